@@ -14,11 +14,13 @@ from outrider.demo.catalogue import HANDS, import_document
 from outrider.demo.crew import Crew
 from outrider.demo.main import TILLS, WORKERS, fresh_database
 from outrider.demo.shop import HESITANT, Shop, open_shop
+from outrider.postgres.admin import waiting
 from outrider.postgres.embedded import Embedded
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 TOKEN = "a token for these pictures only"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+RUNNING, PAUSED = ("now", "topology", "event"), ("dead-letters",)
 OPEN_FOR = 100.0
 """Seconds for the shop to make some history, and for the doctor's second round."""
 
@@ -42,6 +44,10 @@ async def main(dsn: str) -> None:
                 browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
                 for scheme in ("light", "dark"):
                     await take(browser, address, scheme)
+                await hold_up(shop)
+                for scheme in ("light", "dark"):
+                    await take(browser, address, scheme, PAUSED)
+                await app.resume("shop.invoice")
                 await browser.close()
         closing.set()
         await asyncio.gather(*visitors)
@@ -49,7 +55,22 @@ async def main(dsn: str) -> None:
         await asyncio.gather(*workers)
 
 
-async def take(browser: Browser, address: str, scheme: str) -> None:
+async def hold_up(shop: Shop) -> None:
+    """Pauses the handler while an order with a stolen card waits for its retry, and others of its customer behind it."""
+    while True:
+        async with shop.app.connect() as conn, conn.transaction():
+            await shop.place(conn, "amber", "stolen")
+            for _ in range(5):
+                await shop.place(conn, "amber", "good")
+        await asyncio.sleep(0.1)
+        await shop.app.pause("shop.invoice")
+        async with shop.app.connect() as conn:
+            if any(each.behind for each in await waiting.events(conn, "outrider", subscription="shop.invoice")):
+                return
+        await shop.app.resume("shop.invoice")
+
+
+async def take(browser: Browser, address: str, scheme: str, wanted: tuple[str, ...] = RUNNING) -> None:
     context = await browser.new_context(
         base_url=address, color_scheme="dark" if scheme == "dark" else "light", viewport={"width": 1280, "height": 800}
     )
@@ -64,6 +85,8 @@ async def take(browser: Browser, address: str, scheme: str) -> None:
         ("dead-letters", "/dead-letters"),
         ("event", event or "/"),
     ):
+        if name not in wanted:
+            continue
         await page.goto(path)
         await page.wait_for_load_state()
         await page.screenshot(path=IMAGES / f"dashboard-{name}-{scheme}.png")

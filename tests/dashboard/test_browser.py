@@ -51,9 +51,18 @@ select 'dash.rolled', 'k' || n % 3, '{}' from generate_series(1, 9) as n;
 insert into outrider.rollup_pending (rollup, group_key, carried, set_aside_at, error)
 values ('dash.rolled', 'k', '{}', now(), 'no');
 insert into outrider.rollup_log (rollup, result, pending_pre, pending_post, duration_ms)
-values ('dash.rolled', 'processed', 9, 0, 1.5)
+values ('dash.rolled', 'processed', 9, 0, 1.5);
+insert into outrider.schedule (name, context, job_type, cron, time_zone, missed, fired_at)
+values ('dash.nightly', 'dash', 'dash.mail', '0 3 * * *', 'UTC', 'once', now());
+insert into outrider.worker (id, host, pid, version, generation, subscriptions, unable, stopping, seen_at, reported_at,
+                             report)
+select gen_random_uuid(), 'here', n, '1', n, '{dash.search,dash.mail}', '{dash.search}', n = 2,
+       now() - case n when 3 then interval '1 h' else '0' end, now(),
+       '{"doing": {"name": "dash.mail", "seconds": 40}, "unknown": {"dash.search": ["dash.returned"]}, "troubles": [
+           {"kind": "failing", "name": "dash.mail", "code": "smtp", "message": "no", "in_a_row": 9, "seconds": 60}]}'
+from generate_series(1, 3) as n
 """
-"""A relay, an inbox and a rollup."""
+"""A relay, an inbox, a rollup, a schedule; workers that run, stop and are lost."""
 
 pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=60_000)
@@ -113,7 +122,7 @@ async def test_the_first_page_is_live(visit: Visit, dsn: str) -> None:
     """Of make test: it starts, it is drawn, and what happens arrives without a reload."""
     page = await visit("/")
     await expect(page.locator("h1")).to_have_text("Now")
-    await expect(page.locator(".chart")).to_have_count(4)
+    await expect(page.locator(".chart")).to_have_count(6)
     await expect(page.locator("#live")).to_contain_text("dash.invoice")
     with psycopg.connect(dsn) as conn:
         conn.execute("select outrider.register('dash.newcomer', 'reader', 'dash', null)")

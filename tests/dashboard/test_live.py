@@ -211,8 +211,8 @@ async def test_a_page_is_shown_if_the_first_look_fails(serve: Serve, monkeypatch
 async def test_the_charts_begin_with_the_samples_of_the_last_hour(serve: Serve, dsn: str) -> None:
     with psycopg.connect(dsn) as conn:
         conn.execute(
-            """insert into outrider.sample (minute, taken_at, seq, waiting, owed, dead)
-               select extract(minute from at), at, n, n, 10 * n, 100 * n
+            """insert into outrider.sample (minute, taken_at, seq, waiting, owed, dead, handled)
+               select extract(minute from at), at, n, n, 10 * n, 100 * n, 1000 * n
                from generate_series(1, 3) as n
                cross join lateral (select clock_timestamp() - (4 - n) * interval '10 min' as at) as long_ago"""
         )
@@ -225,6 +225,7 @@ async def test_the_charts_begin_with_the_samples_of_the_last_hour(serve: Serve, 
             assert kept in points
             assert [each for each in points if each is not None][:3] == [kept / 3, kept * 2 / 3, kept]
         assert [round(each.value * 600, 1) for each in history.published() if each.value is not None][:2] == [1.0, 1.0]
+        assert next(round(each.value * 600) for each in history.handled() if each.value is not None) == 1000
 
 
 async def test_the_doctor_comes_soon_after_an_action(

@@ -251,7 +251,7 @@ async def test_a_discard_of_all_that_match_shows_their_number_first(serve: Serve
             "/dead-letters/act",
             preview,
             verb="discard",
-            subscription="dash.invoice",
+            query="subscription=dash.invoice",
             letters="1",
             reason="a test",
         )
@@ -361,8 +361,10 @@ async def test_an_action_that_changes_nothing_is_not_called_done(serve: Serve, e
         handled = await act(client, f"/event/{events[0]}/replay", "/", reason="x", subscription="dash.search")
         cancelled = await act(client, f"/jobs/{job}/cancel", "/", reason="x")
         again = await act(client, f"/jobs/{job}/run-now", "/", reason="x")
-        nothing = await act(client, "/dead-letters/act", "/", verb="discard", subscription="dash.search", reason="x")
-        jobs = await act(client, "/jobs/act", "/", verb="retry", type="dash.mail", reason="x")
+        nothing = await act(
+            client, "/dead-letters/act", "/", verb="discard", query="subscription=dash.search", reason="x"
+        )
+        jobs = await act(client, "/jobs/act", "/", verb="retry", query="type=dash.mail", reason="x")
         assert "Done." in cancelled.text
         for shown in (handled, again, nothing, jobs):
             assert "Nothing was done." in shown.text or "Not done: " in shown.text, shown.text
@@ -380,7 +382,7 @@ async def test_a_long_replay_can_be_stopped(serve: Serve, dsn: str) -> None:
         )
     async with serve(actions=["replay"]) as client:
         await log_in(client)
-        form = {"verb": "replay", "subscription": "dash.search", "letters": "50", "rate": "0.1", "reason": "x"}
+        form = {"verb": "replay", "query": "subscription=dash.search", "letters": "50", "rate": "0.1", "reason": "x"}
         begun = await act(client, "/dead-letters/act", "/dead-letters/act?verb=replay", **form)
         assert "Under way" in begun.text
         assert "1 of 50" in begun.text

@@ -20,6 +20,20 @@ from outrider.postgres.connection import connect
 OF_TENANT = """
 select outrider.publish('dash.placed', '{"order_id": "7", "total": "9.90"}', key => '7', workspace_id => 'acme')
 """
+CLAIMED = """
+with worker as (insert into outrider.worker (id, host, pid, version, generation, subscriptions)
+                values (gen_random_uuid(), 'here', 7, '1', 0, '{}') returning id)
+insert into outrider.job (subscription, event_id, event_type, seq, run_at, queue, status, waits_for, locked_by, locked_at,
+                          lease_expires_at, lease_token)
+select 'dash.pack', o.id, o.event_type, o.seq, now(), 'default', 'in_flight', null, worker.id, now(),
+       now() + interval '1 h', 1
+from outrider.outbox as o, worker where o.id = %s
+"""
+UNABLE = """
+insert into outrider.worker (id, host, pid, version, generation, subscriptions, unable, reported_at, report)
+values (gen_random_uuid(), 'here', 7, '1', 0, '{dash.search}', '{dash.search}', now(),
+        '{"doing": null, "troubles": [], "unknown": {"dash.search": ["dash.returned", "dash.placed"]}}')
+"""
 OTHERS = "select outrider.publish('dash.other', '{}') from generate_series(1, 7)"
 
 
@@ -125,3 +139,54 @@ async def test_how_long_something_has_lasted_is_not_told_as_a_moment(serve: Serv
     )
     assert "since <time" not in shown
     assert age(None) == "–"
+
+
+async def test_a_retry_is_due_from_its_time_on(serve: Serve, dsn: str) -> None:
+    async with serve() as client:
+        await log_in(client)
+        for path in ("/dead-letters", "/subscriptions/dash.invoice"):
+            for run_at, told in (
+                ("now() - interval '1 d'", "due now"),
+                ("now() + interval '90 s'", "in 8[0-9] s|in 90 s"),
+            ):
+                with psycopg.connect(dsn) as conn:
+                    conn.execute(f"update outrider.delivery set run_at = {run_at} where head".encode())
+                page = (await client.get(path)).text
+                [shown] = re.findall(r'data-label="Next try"><time [^>]*data-due>([^<]*)<', page)
+                assert re.fullmatch(told, shown), path
+
+
+async def test_types_that_no_worker_knows_are_named(serve: Serve, dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        conn.execute(UNABLE)
+    async with serve() as client:
+        await log_in(client)
+        for path in ("/subscriptions", "/subscriptions/dash.search"):
+            shown = (await client.get(path)).text
+            assert "no worker knows dash.placed, dash.returned" in shown, path
+            assert "unknown types" in shown
+
+
+async def test_the_life_of_an_event_has_when_each_subscription_took_it(
+    serve: Serve, events: list[str], dsn: str
+) -> None:
+    """A handler takes and handles it in one transaction. What it has not handled, it took when it failed or was held up."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("select outrider.register('dash.pack', 'job', 'dash', '{dash.placed}')")
+        conn.execute(CLAIMED, [events[2]])
+        async with serve(actions=ACTIONS) as client:
+            await log_in(client)
+            assert "<strong>dash.search</strong> taken and handled" in (await client.get(f"/event/{events[0]}")).text
+            failed = (await client.get(f"/event/{events[1]}")).text
+            steps = ["published by", "<strong>dash.invoice</strong> taken<", "attempt 1 failed", "waits for a retry"]
+            places = [failed.rindex(step) for step in steps]
+            assert places == sorted(places)
+            held = (await client.get(f"/event/{events[2]}")).text
+            assert "<strong>dash.invoice</strong> taken<" in held
+            assert "<strong>dash.pack</strong> taken: a job<" in held
+            assert "<strong>dash.pack</strong> claimed by here:7<" in held
+            page = f"/event/{events[0]}"
+            conn.execute("select outrider.outbox_replay(%s, null, 'ada', 'dash.search', true)", [events[0]])
+            again = (await client.get(page)).text.partition("What happened")[2]
+            assert "replayed by ada" in again
+            assert "<strong>dash.search</strong> taken<" not in again, "that it was replayed is not when it was taken"

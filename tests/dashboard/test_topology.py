@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from tests.brokers import RedisServer
 from tests.dashboard.market import TABLES, Ordered, make_depot, make_market
 from tests.dashboard.test_contracts import board
+from tests.dashboard.test_verdict import NOW, OF_ONE, WELL
 from tests.streams.conftest import name, redis_server
 
 from outrider import Outrider
@@ -26,6 +27,7 @@ from outrider.dashboard.traffic import OTHER, SOURCES, TYPES, Traffic
 from outrider.doctor import doctor
 from outrider.postgres import rollups
 from outrider.postgres.admin.activity import Flow
+from outrider.postgres.admin.status import Position, Status
 from outrider.postgres.connection import connect
 from outrider.postgres.statement import statement
 from outrider.streams.redis import RedisStreams
@@ -78,7 +80,7 @@ async def shown(two: Two) -> AsyncIterator[httpx.AsyncClient]:
 async def test_everything_is_in_the_picture_and_links_to_its_page(two: Two) -> None:
     async with shown(two) as client:
         page = (await client.get("/topology")).text
-        nodes = dict(re.findall(r'<a href="([^"]+)"><title>([^:<]+: [a-z]+)', page))
+        nodes = dict(re.findall(r'<a [^>]*href="([^"]+)"><title>([^:<]+: [a-z]+)', page))
         assert nodes == {
             "/contracts?context=market": "market: context",
             "/subscriptions/market.in": "market.in: inbox",
@@ -93,6 +95,7 @@ async def test_everything_is_in_the_picture_and_links_to_its_page(two: Two) -> N
             "/subscriptions/market.pack": "market.pack: handler",
             "/subscriptions/market.out": "market.out: relay",
             "/streams": f"{two.stream}o: stream",
+            "/streams?inbox=market.in": f"{two.stream}: stream",
         }
         for path in nodes:
             assert (await client.get(path)).status_code == 200, path
@@ -100,6 +103,7 @@ async def test_everything_is_in_the_picture_and_links_to_its_page(two: Two) -> N
         assert {
             "market → market.ordered",
             "market → market.label",
+            f"{two.stream} → market.in",
             "market.in → depot.announced",
             "market.trucks → market.truck_full",
             "market.ordered → market.pack",
@@ -124,9 +128,43 @@ async def test_edges_have_live_rates_and_lag(two: Two) -> None:
         assert found.published("market.packed") == 0
         picture = topology(poller.snapshot.status, found)
         labels = {(edge.start.name, edge.end.name): edge.label for edge in picture.edges}
-        assert re.fullmatch(r"[\d.]+/s, lag 30", labels["market.ordered", "market.pack"])
+        assert labels["market.ordered", "market.pack"] == "0.0/s, lag 30", (
+            "what a stopped handler reads, not what comes"
+        )
         assert re.fullmatch(r"[\d.]+/s", labels["till", "market.ordered"])
         assert labels["market.out", f"{two.stream}o"] == "0.0/s"
+        async with two.market:
+            await two.market.drain()
+        with poller.watching():
+            while not found.read("market.pack", "market.ordered"):
+                await poller.after(poller.snapshot.number)
+        labels = {
+            (edge.start.name, edge.end.name): edge.label for edge in topology(poller.snapshot.status, found).edges
+        }
+        assert re.fullmatch(r"[1-9][\d.]*/s|0\.[1-9]/s", labels["market.ordered", "market.pack"])
+
+
+def test_a_type_has_its_share_of_what_a_subscription_reads() -> None:
+    """A cursor passes all types. While nothing is published, the share is that of the newest events."""
+    found, log = Traffic(), [replace(_flow("a.x", "a"), events=30), replace(_flow("a.y", "a"), events=10)]
+    for second, (seq, cursor, flows) in enumerate([(40, 0, log), (40, 20, []), (40, 40, []), (120, 40, [*log, *log])]):
+        found.add(with_cursor(seq, cursor, second), flows)
+        if second == 2:
+            assert (found.read("a.handler"), found.read("a.handler", "a.x"), found.read("a.handler", "a.y")) == (
+                20,
+                15,
+                5,
+            )
+            assert found.read("a.handler", "a.z") == 0
+    assert found.read("a.handler", "a.x") == pytest.approx(10)
+    assert Traffic().read("a.handler", "a.x") is None
+
+
+def with_cursor(seq: int, cursor: int, second: int) -> Status:
+    assert WELL.status is not None
+    place = Position(generation=0, served_by=0, seq=cursor, lag=seq - cursor, failures=0, open_until=None, workers=())
+    standing = replace(OF_ONE, positions=(place,))
+    return replace(WELL.status, seq=seq, read_at=NOW + timedelta(seconds=second), subscriptions=(standing,))
 
 
 async def test_ever_new_types_and_sources_are_bounded(two: Two) -> None:

@@ -102,7 +102,7 @@ async def test_all_that_match_are_cancelled_after_a_preview(serve: Serve, dsn: s
         preview = "/jobs/act?verb=cancel&type=dash.mail&queue=bulk"
         told = (await client.get(preview)).text
         assert "Cancel: 300 jobs?" in told
-        form = {"verb": "cancel", "type": "dash.mail", "queue": "bulk", "jobs": "300"}
+        form = {"verb": "cancel", "query": "type=dash.mail&queue=bulk", "jobs": "300"}
         assert (await act(client, "/jobs/act", preview, **form)).status_code == 400, "a reason is required"
         done = await act(client, "/jobs/act", preview, **form, reason="the wrong list")
         assert "300 cancelled" in done.text
@@ -126,7 +126,7 @@ async def test_run_now_and_retry_of_all_that_match(serve: Serve, dsn: str) -> No
         ):
             preview = f"/jobs/act?verb={verb}&queue=bulk"
             assert title in (await client.get(preview)).text
-            done = await act(client, "/jobs/act", preview, verb=verb, queue="bulk", reason="test")
+            done = await act(client, "/jobs/act", preview, verb=verb, query="queue=bulk", reason="test")
             assert said in done.text
     assert rows(dsn, "select count(*) from outrider.job where run_at <= clock_timestamp() and queue = 'bulk'") == [
         (300,)

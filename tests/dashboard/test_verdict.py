@@ -106,4 +106,4 @@ async def test_what_a_look_has_seen_counts_before_the_doctor_comes_again(serve: 
             "<strong>Look at this soon</strong><span>No worker: dash.invoice, dash.mail, dash.search.</span>" in shown
         )
         poller.snapshot = replace(poller.snapshot, findings=(note("dead_letters", "dash.invoice has 1", "look"),))
-        assert "<details open><summary>1 note from the doctor" in (await client.get("/")).text
+        assert '<details data-key="notes" open><summary>1 note from the doctor' in (await client.get("/")).text

@@ -280,11 +280,12 @@ def test_a_report_is_bounded_and_safe() -> None:
     known = Troubles()
     for n in range(50):
         known.hear(Troubled(f'"{n}' * 300, '"' * 900, '\x00\x01"\\\n\ud800ü' * 9000, 3, str(n)))
-    report = known.report()
+    report = known.report({f"{n}.{'x' * 300}": {f"{m}.{'y' * 300}" for m in range(9)} for n in range(9)})
     assert report is not None
     assert len(report) < 8192
     assert "\\u0000" not in report
     assert len(json.loads(report)["troubles"]) == 5
+    assert [len(each) for each in json.loads(report)["unknown"].values()] == [3, 3, 3]
 
 
 def test_failing_events_do_not_hide_a_standstill() -> None:
@@ -292,7 +293,7 @@ def test_failing_events_do_not_hide_a_standstill() -> None:
     known, event = Troubles(), cast("Envelope", None)
 
     def reported() -> list[str]:
-        return [each["name"] for each in json.loads(known.report() or '{"troubles": []}')["troubles"]]
+        return [each["name"] for each in json.loads(known.report({}) or '{"troubles": []}')["troubles"]]
 
     for n in range(6):
         known.hear(Rejection(f"shop.once{n}", event, 1, "too_large", "too large", False))

@@ -2107,14 +2107,16 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.keep_sample(p_seq bigint, p_waiting double precision, p_owed bigint, p_dead bigint) RETURNS void
+CREATE FUNCTION outrider.keep_sample(p_seq bigint, p_waiting double precision, p_owed bigint, p_dead bigint, p_handled bigint, p_failed bigint) RETURNS void
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    insert into "outrider".sample (minute, seq, waiting, owed, dead)
-    values (extract(minute from clock_timestamp()), p_seq, p_waiting, p_owed, p_dead)
+    insert into "outrider".sample (minute, seq, waiting, owed, dead, handled, failed)
+    values (extract(minute from clock_timestamp()), p_seq, p_waiting, p_owed, p_dead, p_handled,
+            p_failed)
     on conflict (minute) do update
-    set taken_at = excluded.taken_at, seq = excluded.seq, waiting = excluded.waiting, owed = excluded.owed, dead = excluded.dead;
+    set taken_at = excluded.taken_at, seq = excluded.seq, waiting = excluded.waiting, owed = excluded.owed, dead = excluded.dead,
+        handled = excluded.handled, failed = excluded.failed;
 $$;
 
 CREATE FUNCTION outrider.lanes(p_names text[], p_generation bigint, p_queues text[], p_strict boolean, OUT lanes outrider.lane[], OUT partly boolean) RETURNS record
@@ -6157,6 +6159,8 @@ CREATE TABLE outrider.sample (
     waiting double precision NOT NULL,
     owed bigint NOT NULL,
     dead bigint NOT NULL,
+    handled bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
     CONSTRAINT sample_minute_check CHECK (((minute >= 0) AND (minute <= 59)))
 )
 WITH (fillfactor='50');
@@ -6166,6 +6170,10 @@ COMMENT ON COLUMN outrider.sample.seq IS 'the newest position of the log';
 COMMENT ON COLUMN outrider.sample.waiting IS 'seconds that the oldest event or job has waited that a worker could take';
 
 COMMENT ON COLUMN outrider.sample.owed IS 'events that wait for a retry, and jobs that are pending or running';
+
+COMMENT ON COLUMN outrider.sample.handled IS 'events and jobs that the workers have handled since each of them started';
+
+COMMENT ON COLUMN outrider.sample.failed IS 'attempts that have failed there';
 
 CREATE FUNCTION outrider.sample_due() RETURNS boolean
     LANGUAGE sql SECURITY DEFINER
@@ -9209,7 +9217,7 @@ REVOKE ALL ON FUNCTION outrider.is_withdrawn(p_seq bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.jobs_page(p_type text, p_queue text, p_key text, p_workspace_id text, p_states text[], p_payload jsonb, p_after bigint, p_until bigint, p_scan integer, p_classes text[], OUT place bigint, OUT searched integer, OUT jobs bigint[], OUT states text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.keep_sample(p_seq bigint, p_waiting double precision, p_owed bigint, p_dead bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.keep_sample(p_seq bigint, p_waiting double precision, p_owed bigint, p_dead bigint, p_handled bigint, p_failed bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.lanes(p_names text[], p_generation bigint, p_queues text[], p_strict boolean, OUT lanes outrider.lane[], OUT partly boolean) FROM PUBLIC;
 

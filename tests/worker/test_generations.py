@@ -19,7 +19,7 @@ from outrider import Envelope, HandlerContext, Outrider
 from outrider.errors import CursorError
 from outrider.postgres import generations
 from outrider.postgres import heartbeat as workers
-from outrider.postgres.admin import subscriptions
+from outrider.postgres.admin import status, subscriptions
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.statement import statement
 from outrider.signals import ListenerUp, Settled, Skipped, Taken, Woken
@@ -262,6 +262,9 @@ async def test_a_worker_that_is_unable_from_the_start_is_ready_and_says_so_once(
             await worker.presence.look()
             assert [each.reason for each in heard.signals if isinstance(each, Skipped)] == ["unknown"]
             assert await _true(one, "select unable = '{shop.effect}' from outrider.worker")
+            async with one.app._opened().autocommit() as conn:
+                [seen] = await status.workers(conn, "outrider")
+            assert seen.unknown == {"shop.effect": ("dispatch.cancelled",)}
         assert not [each for each in heard.signals if isinstance(each, Taken)]
 
 

@@ -70,9 +70,11 @@ def _found(each: Standing, status: Status) -> Iterator[Delay]:
     if "no_worker" in each.states:
         yield Delay("no worker serves it", "outrider worker --app module:app", grave=owes)
     if "unable" in each.states:
-        yield Delay(
-            "its workers do not know all its event types", "newer code has registered some: deploy it everywhere"
+        unknown = sorted(
+            {name for worker in status.workers if worker.live for name in worker.unknown.get(each.name, ())}
         )
+        told = f"no worker knows {', '.join(unknown)}" if unknown else "its workers do not know all its event types"
+        yield Delay(told, "newer code has registered it: deploy it everywhere")
     for trouble in each.troubles:
         if trouble.kind in TROUBLES:
             told = TROUBLES[trouble.kind].format(in_a_row=trouble.in_a_row)

@@ -69,7 +69,7 @@ def environment() -> Environment:
         waiting_of=attrgetter("waiting"),
         owed_of=attrgetter("owed"),
         dead_of=attrgetter("dead"),
-        rate=lambda value: f"{value:,.1f} a second",
+        rate=lambda value: f"{value:,.1f}/s",
         whole=lambda value: f"{value:,.0f}",
         span_of=text.span,
     )

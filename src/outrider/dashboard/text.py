@@ -15,6 +15,7 @@ from outrider.redaction import mask, sanitise, without_literals
 LONGEST = 64 * 1024
 """Bytes of a text that are shown."""
 SHORT = 160
+REFERENCE = Markup("&#{};")
 _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 
@@ -25,6 +26,17 @@ def shown(value: object) -> object:
     if value is None:
         return ""
     return sanitise(value, LONGEST) if isinstance(value, str) else value
+
+
+def exact_value(value: str) -> Markup:
+    """For a field of a form, which must send back what it got. `shown` changes and cuts other texts."""
+    return Markup("").join(_reference(each) for each in value)
+
+
+def _reference(each: str) -> Markup | str:
+    """References to U+0080 to U+009F mean other characters in HTML."""
+    hidden = sanitise(each) != each and not "\x80" <= each <= "\x9f"
+    return REFERENCE.format(ord(each)) if hidden else each
 
 
 def editable(payload: str | None) -> str | None:
@@ -91,6 +103,13 @@ def moment(when: object, now: datetime | None = None) -> Markup | str:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(found.isoformat(), exact(found), told)
 
 
+def due(when: datetime, now: datetime | None = None) -> Markup:
+    """As `moment`, of something that is tried from then on."""
+    away = when - (now or datetime.now(UTC))
+    told = f"in {span(away)}" if away > timedelta(0) else "due now"
+    return Markup('<time datetime="{}" title="{}" data-due>{}</time>').format(when.isoformat(), exact(when), told)
+
+
 def age(since: object, now: datetime | None = None) -> Markup | str:
     """How long something has lasted, with its beginning on hover. The script of the page keeps it current."""
     if not isinstance(found := _time_of(since), datetime):
@@ -123,10 +142,12 @@ FILTERS = {
     "span": span,
     "moment": moment,
     "age": age,
+    "due": due,
     "exact": exact,
     "apart": apart,
     "pretty": pretty,
     "editable": editable,
+    "exact_value": exact_value,
     "mask": lambda text: mask(str(text)),
     "statement": lambda text: mask(without_literals(text)),
 }

@@ -52,6 +52,7 @@ def of_event(story: Story) -> list[TimelineStep]:
     for fate in story.fates:
         if fate.kind == "relay" and fate.status == "delivered" and (sent_by := story.passages.get(fate.subscription)):
             steps.append(TimelineStep(sent_by, fate.subscription, "was in its stream by now", tone="ok"))
+        steps += _taken(fate)
         steps += [_moment(fate.subscription, each) for each in fate.history]
         steps += _ends(fate)
     steps += [_act(each) for each in story.acts]
@@ -88,11 +89,24 @@ def _now(fate: Fate) -> TimelineStep | None:
     return TimelineStep(None, fate.subscription, told, tone="now", event=fate.behind if "behind" in fate.why else None)
 
 
+def _taken(fate: Fate) -> Iterator[TimelineStep]:
+    first = next(iter(fate.history), None)
+    # A replay by force makes a new row of an event that was handled.
+    again = first is not None and (first.what == "replayed" or (fate.began_at and first.at < fate.began_at))
+    if fate.began_at is not None and not again:
+        yield TimelineStep(fate.began_at, fate.subscription, "taken: a job" if fate.kind == "job" else "taken")
+    if fate.claimed_at is not None:
+        on = f" by {fate.worker}" if fate.worker else ""
+        yield TimelineStep(fate.claimed_at, fate.subscription, f"claimed{on}")
+
+
 def _ends(fate: Fate) -> Iterator[TimelineStep]:
     if fate.handled_at is not None:
         other = f" in place of it, as {fate.handled_as}" if fate.handled_as else ""
         attempt = f" at attempt {fate.attempts}" if fate.attempts and fate.attempts > 1 else ""
-        yield TimelineStep(fate.handled_at, fate.subscription, f"handled{other}{attempt}", tone="ok")
+        at_once = fate.kind == "handler" and fate.attempts == 1 and not fate.handled_as  # in one transaction
+        what = "taken and handled" if at_once else f"handled{other}{attempt}"
+        yield TimelineStep(fate.handled_at, fate.subscription, what, tone="ok")
     if fate.buried_at is not None and fate.status == "failed":
         # The time of the transaction, which began before the last attempt failed.
         when = max([fate.buried_at, *(each.at for each in fate.history)])

@@ -1,5 +1,5 @@
-"""Who publishes and who takes which events: a picture in columns, from contexts over event types and subscriptions to
-streams. Edges carry rates and lag. The template draws it."""
+"""Who publishes and who takes which events: a picture in columns, from streams and contexts over event types and
+subscriptions to streams. Edges carry rates and lag. The template draws it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from outrider.postgres.admin.status import Standing, Status
 EVERY = "every event"
 DRAWN = 200
 """Event types, and contexts, that are drawn. More are drawn only if a subscription or a rollup names them."""
-HEIGHT, GAP, PORT = 36, 8, 15
+HEIGHT, GAP, PORT = 42, 8, 18
 """Of a node; between two nodes; between the ends of two edges at one node."""
-WIDTH, BETWEEN = 196, 118
+WIDTH, BETWEEN = 200, 128
 STATES = {**BAD, "paused": "paused"}
-TITLES = ("Contexts, inboxes, rollups", "Events and jobs", "Subscriptions", "Streams")
+TITLES = ("Streams to read", "Contexts, inboxes, rollups", "Events and jobs", "Subscriptions", "Streams to write")
 
 
 @dataclass(slots=True)
@@ -84,25 +84,32 @@ def topology(status: Status, traffic: Traffic) -> Picture:
     for each in jobs:
         events[each.name] = Node(each.name, "job", f"jobs?type={quote(each.name)}", _owed(each), _tone(each))
     picture = Picture(left_out=len(others) - len(drawn))
-    sources = _sources(picture, status, traffic, events, jobs)
+    sources, read = _sources(picture, status, traffic, events, jobs)
     middle = _takers(picture, takers, traffic, events)
     streams = _streams(picture, takers, middle, traffic)
     ordered = list(events.values())
-    columns = [_near(sources, picture.edges, ordered), ordered, list(middle.values()), streams]
+    near = _near(sources, picture.edges, ordered)
+    columns = [_near(read, picture.edges, near), near, ordered, list(middle.values()), streams]
     _place(picture, columns)
     return picture
 
 
 def _sources(
     picture: Picture, status: Status, traffic: Traffic, events: Mapping[str, Node], jobs: Iterable[Standing]
-) -> list[Node]:
-    """Contexts publish and enqueue; inboxes bring events of other services; rollups make events of rows."""
+) -> tuple[list[Node], list[Node]]:
+    """Contexts publish and enqueue; inboxes bring events of other services; rollups make events of rows. And the streams
+    that inboxes read."""
     found: dict[tuple[str, str], Node] = {}
+    streams = []
     for each in status.subscriptions:
         if each.kind == "inbox":
-            stream = each.streams[0].name if each.streams else "no stream yet"
-            note = ", ".join([*_states(each), stream])
-            found["inbox", each.name] = Node(each.name, "inbox", f"subscriptions/{quote(each.name)}", note, _tone(each))
+            note = ", ".join([*_states(each), *([] if each.streams else ["no stream yet"])])
+            inbox = Node(each.name, "inbox", f"subscriptions/{quote(each.name)}", note, _tone(each))
+            found["inbox", each.name] = inbox
+            for stream in each.streams:
+                node = Node(stream.name, "stream", f"streams?inbox={quote(each.name)}", f"{stream.events:,} events")
+                picture.edges.append(Edge(node, inbox, _rate(traffic.moved(each.name, stream.name))))
+                streams.append(node)
     left_out: set[tuple[str, str]] = set()
     for name, publishers in sorted(traffic.publishers.items()):
         for source, origin in sorted(publishers, key=str):
@@ -125,7 +132,7 @@ def _sources(
         start = found["rollup", rollup.name] = Node(rollup.name, "rollup", f"rollups/{quote(rollup.name)}", note)
         start.tone = "bad" if rollup.set_aside else ""
         picture.edges += [Edge(start, events[name], "") for name in dict.fromkeys(rollup.emits)]
-    return list(found.values())
+    return list(found.values()), streams
 
 
 def _takers(
@@ -138,7 +145,7 @@ def _takers(
         middle[each.name] = node
         for name in sorted(each.event_types or [EVERY]):
             lag = f", lag {each.lag:,}" if each.is_behind else ""
-            rate = _rate(traffic.published(None if name == EVERY else name))
+            rate = _rate(traffic.read(each.name, None if name == EVERY else name))
             picture.edges.append(
                 Edge(events[name], node, f"{rate}{lag}".removeprefix(", "), "behind" if each.is_behind else "")
             )

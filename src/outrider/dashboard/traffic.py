@@ -1,4 +1,5 @@
-"""How many events of each type come per second, from which source; and how many go into each stream. In memory."""
+"""How many events of each type come per second, from which source; how many each subscription reads, and how many go through
+each stream. In memory."""
 
 from __future__ import annotations
 
@@ -30,6 +31,9 @@ class Traffic:
         self._samples: deque[tuple[datetime, Mapping[Key, float]]] = deque()
         """The events of each look within the window."""
         self._streams: dict[Key, int] = {}
+        self._cursors: dict[Key, int] = {}
+        self._mix: Mapping[str, float] = {}
+        """The share of each event type among the newest events."""
 
     def add(self, status: Status, flows: Sequence[Flow]) -> None:
         """`flows`: the newest events above `after`, at most MOST, or FIRST at the first look."""
@@ -37,12 +41,21 @@ class Traffic:
         came: defaultdict[Key, float] = defaultdict(float)
         counted = sum(each.events for each in flows)
         share = max(1.0, (status.seq - (self.after or 0)) / counted) if counted == MOST else 1.0
-        for each in flows:
-            name, who = self._publisher(each, status.read_at)
+        for flow in flows:
+            name, who = self._publisher(flow, status.read_at)
             if self.after is not None:
                 for key in ((), (name,), (name, who)):
-                    came[key] += each.events * share
+                    came[key] += flow.events * share
+        if counted:
+            self._mix = _shares(flows, counted)
         self.after = status.seq
+        read, self._cursors = self._cursors, {}
+        for each in status.subscriptions:
+            for place in each.positions:
+                cursor = ("cursor", each.name, str(place.generation))
+                self._cursors[cursor] = place.seq
+                passed = place.seq - read.get(cursor, place.seq)
+                came["read", each.name, ""] = max(came["read", each.name, ""], passed)
         before, self._streams = self._streams, {}
         for subscription in status.subscriptions:
             for stream in subscription.streams:
@@ -60,6 +73,15 @@ class Traffic:
     def moved(self, subscription: str, stream: str) -> float | None:
         """Events per second that a relay has written into a stream, or an inbox has read from it."""
         return self._rate(("stream", subscription, stream))
+
+    def read(self, subscription: str, event_type: str | None = None) -> float | None:
+        """Events per second, all or of a type, that the slowest cursor of a subscription has passed."""
+        passed = self._rate(("read", subscription, ""))
+        if passed is None or event_type is None:
+            return passed
+        came = sum(each.get((), 0) for _, each in islice(self._samples, 1, None))
+        of_type = sum(each.get((event_type,), 0) for _, each in islice(self._samples, 1, None))
+        return passed * (of_type / came if came else self._mix.get(event_type, 0.0))
 
     def _rate(self, key: Key) -> float | None:
         if len(self._samples) < 2:
@@ -87,3 +109,10 @@ class Traffic:
                 del self.publishers[name]
             elif len(found) >= SOURCES:
                 self.publishers[name] = recent
+
+
+def _shares(flows: Sequence[Flow], counted: int) -> Mapping[str, float]:
+    found: defaultdict[str, float] = defaultdict(float)
+    for each in flows:
+        found[each.event_type] += each.events / counted
+    return found

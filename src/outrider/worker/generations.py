@@ -61,6 +61,8 @@ class Generations:
         """When a generation was first seen without a live worker of its own."""
         self.unable: frozenset[str] = frozenset()
         """Subscriptions that this worker does not serve, because its code does not know all their event types."""
+        self.unknown: dict[str, frozenset[str]] = {}
+        """These types, as of the last look."""
 
     async def look(self, conn: AsyncSession) -> None:
         """Find out what to serve now. Open the own generation, fold abandoned ones."""
@@ -136,13 +138,12 @@ class Generations:
             for generation, cursors in found.items()
             if self._strict and cursors.unserved and not cursors.owned
         }
-        self.unable = frozenset(
-            name
+        wanted = {
+            name: frozenset[str]().union(*(each.event_types or () for each in found.values()))
             for name, found in seen.cursors.items()
-            if any(
-                each.event_types is not None and not each.event_types <= self._knows[name] for each in found.values()
-            )
-        )
+        }
+        self.unknown = {name: types - self._knows[name] for name, types in wanted.items() if types - self._knows[name]}
+        self.unable = frozenset(self.unknown)
         self._abandoned_since = {
             (name, generation): self._abandoned_since.get((name, generation), now)
             for name, generation in (self._unserved if self._strict else self._served)

@@ -74,11 +74,12 @@ class Presence:
         self._update_unable()
         try:
             async with self.one_look, self._pool.autocommit() as conn:
-                self._identity.report = self.troubles.report()
+                self._identity.report = self._report()
                 sample_due = await heartbeat.beat(conn, self._identity, self._schema)
                 if not self._identity.stopping:
                     await self._generations.look(conn)
                 if self._update_unable():
+                    self._identity.report = self._report()
                     await heartbeat.beat(conn, self._identity, self._schema)
                 self.last_contact = clock()
                 if sample_due and self._samples and not self._identity.stopping:
@@ -106,6 +107,9 @@ class Presence:
             self._signals.emit(Skipped(name, "unknown"))
         return before != self._identity.unable
 
+    def _report(self) -> str | None:
+        return self.troubles.report(self._generations.unknown)
+
     def _loop_held(self, held: LoopHeld) -> None:
         """Report from a thread, because no heartbeat comes while the event loop is blocked. Called by the watchdog."""
         if held.seconds >= HELD and (self._reporting is None or not self._reporting.is_alive()):
@@ -113,6 +117,6 @@ class Presence:
             self._reporting.start()
 
     def _report_held(self) -> None:
-        if (report := self.troubles.report()) is not None:
+        if (report := self._report()) is not None:
             with suppress(DatabaseError, DatabaseUnavailable, OSError):
                 heartbeat.tell(self._dsn, self._identity, report, self._schema)

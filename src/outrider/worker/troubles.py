@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic as clock
 from typing import Any
@@ -32,8 +32,10 @@ HEARTBEAT = "(heartbeat)"
 """The name of the heartbeat in signals, in place of a subscription."""
 SHOWN = 5
 """The most failures in a report."""
-NAME, MESSAGE = 200, 300
-"""The most bytes of a name and of a message. The column takes 8192 characters for the whole report."""
+UNKNOWN = 3
+"""The most subscriptions with unknown event types in a report, and the most types of each."""
+NAME, TYPE, MESSAGE = 200, 100, 300
+"""The most bytes of a name, of an event type and of a message. The column takes 8192 characters for the whole report."""
 PATIENCE = 15.0
 """Seconds that a handler's statement may wait for its answer before it is reported."""
 NO_ANSWER = "another session holds a lock, or the server does not answer"
@@ -63,17 +65,18 @@ class Troubles:
         self._unanswered = unanswered
         self._known: dict[tuple[str, str, str], Streak] = {}
         """By kind, name and loop."""
+        self._handled = self._failed_attempts = 0
         self._hears: dict[type[Any], Callable[[Any], None]] = {
             Troubled: self._troubled,
             Recovered: lambda signal: self._over("rolled_back", signal.subscription, signal.loop),
             BrokerDown: self._broker_down,
             BrokerUp: lambda signal: self._over("broker", signal.subscription),
             Failed: self._failed,
-            Settled: lambda signal: self._over("failing", signal.subscription) if signal.events else None,
+            Settled: self._settled,
             JobFailed: self._job_failed,
             JobsCompleted: self._completed,
             Rejection: lambda signal: self._fails(signal.relay, signal.code, signal.message),
-            Relayed: lambda signal: self._over("failing", signal.relay),
+            Relayed: self._relayed,
             LoopHeld: self._held,
         }
 
@@ -92,13 +95,17 @@ class Troubles:
         found += [Streak("unanswered", name, "no_answer", NO_ANSWER, 1, since, at) for name, since in waiting.items()]
         return sorted(found, key=lambda each: each.since)
 
-    def report(self) -> str | None:
-        """The JSON for a heartbeat: what runs longest, and the lasting failures, first those that mean a standstill. None if
-        there is neither."""
+    def report(self, unknown: Mapping[str, Collection[str]]) -> str | None:
+        """The JSON for a heartbeat; None if there is nothing to say.
+
+        What runs longest; the lasting failures, first those that mean a standstill; by subscription, event types that this
+        code does not know; how much was handled, and how often something failed, since the start.
+        """
         at, doing = clock(), longest()
         troubles = [each for each in self.now() if is_lasting(each.kind, each.code, each.in_a_row)]
         troubles.sort(key=lambda each: ORDER.index(each.kind))
-        if doing is None and not troubles:
+        counts = {"handled": self._handled, "failed": self._failed_attempts}
+        if doing is None and not troubles and not unknown and not any(counts.values()):
             return None
         told = [
             {
@@ -112,7 +119,11 @@ class Troubles:
             for each in troubles[:SHOWN]
         ]
         runs = None if doing is None else {"name": sanitise(doing[0], NAME), "seconds": round(doing[1], 1)}
-        return json.dumps({"doing": runs, "troubles": told}, ensure_ascii=False)
+        types = {
+            sanitise(name, NAME): [sanitise(each, TYPE) for each in sorted(unknown[name])[:UNKNOWN]]
+            for name in sorted(unknown)[:UNKNOWN]
+        }
+        return json.dumps({"doing": runs, "troubles": told, "unknown": types, **counts}, ensure_ascii=False)
 
     def standstill(self, longest: float) -> str | None:
         """Why takes or claims have failed in a row, or waited, for more than that many seconds; None when they have not."""
@@ -142,7 +153,17 @@ class Troubles:
         if self._known:
             self._known.pop((kind, name, loop), None)
 
+    def _settled(self, signal: Settled) -> None:
+        self._handled += signal.events
+        if signal.events:
+            self._over("failing", signal.subscription)
+
+    def _relayed(self, signal: Relayed) -> None:
+        self._handled += signal.events
+        self._over("failing", signal.relay)
+
     def _fails(self, name: str, code: str, message: str) -> None:
+        self._failed_attempts += 1
         self._note("failing", name, "", code, message)
 
     def _troubled(self, signal: Troubled) -> None:
@@ -160,6 +181,7 @@ class Troubles:
             self._fails(signal.run.subscription, signal.code, signal.message)
 
     def _completed(self, signal: JobsCompleted) -> None:
+        self._handled += signal.jobs
         if any(kind == "failing" for kind, _, _ in list(self._known)):
             for run, _ in signal.details():
                 self._over("failing", run.subscription)

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.dashboard.pages.inputs import begin, need, number_of, position, reason_of, uuid_of, wanted
+from outrider.dashboard.pages.inputs import begin, counted, need, number_of, position, reason_of, uuid_of, wanted
 from outrider.dashboard.rendering import page
 from outrider.dashboard.runs import Run
 from outrider.errors import ConfigError
@@ -95,7 +95,7 @@ async def act(board: Dashboard, request: Request) -> Response:
     form = request.state.form
     verb = _verb(form.get("verb"))
     user, reason, schema = need(board, request, verb), reason_of(request), board.database.schema
-    given = _given(form)
+    given = _given(counted(request))
     which, rate = _as_counted(Filter(**given), form.get("counted_at")), _rate(form.get("rate", ""))
     title, total = f"{VERBS[verb]} dead letters", number_of(form.get("letters", ""))
     run = Run(verb, title, user.name, reason, "/dead-letters", total=total, in_chunks=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 from uuid import UUID
 
 from starlette.exceptions import HTTPException
@@ -31,6 +32,14 @@ def uuid_of(text: str) -> UUID:
 def wanted(request: Request, name: str) -> str | None:
     """A field of the address; None if it is empty."""
     return request.query_params.get(name, "").strip() or None
+
+
+def counted(request: Request) -> dict[str, str]:
+    """The filter that a preview has counted. It is in one field, URL-encoded, because browsers change other values."""
+    query: str | None = request.state.form.get("query")
+    if query is None or "%00" in query:
+        raise ConfigError("a form says in its field query what its preview has counted")
+    return dict(parse_qsl(query))
 
 
 def position(request: Request, name: str) -> int | None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outrider.dashboard.confidential import field_names, is_hidden, shown_classes, without_values
-from outrider.dashboard.pages.inputs import begin, need, number_of, position, reason_of, uuid_of, wanted
+from outrider.dashboard.pages.inputs import begin, counted, need, number_of, position, reason_of, uuid_of, wanted
 from outrider.dashboard.rendering import page
 from outrider.dashboard.runs import Run
 from outrider.errors import ConfigError, NoSuchJob
@@ -62,7 +62,7 @@ async def show(board: Dashboard, request: Request) -> Response:
         raise ConfigError("Finished jobs cannot be searched by key, tenant or payload: their receipts have none.")
     async with board.database.reading() as conn:
         # To list the jobs of a queue that has few, all the others would be read.
-        if which.needs_search or which.queue is not None:
+        if which.needs_search or which.queue is not None or (after is not None and state != "done"):
             found = await jobs.searched(conn, which, schema, after=after or 0, limit=LISTED, seconds=SECONDS)
         else:
             states = jobs.OWED if state is None else (state,)
@@ -71,6 +71,8 @@ async def show(board: Dashboard, request: Request) -> Response:
             )
         secret = await _hidden(board, conn, found.jobs)
         found = replace(found, jobs=[_without_values(each) if each.seq in secret else each for each in found.jobs])
+    if found.searched is None and len(found.jobs) == LISTED and state != "done":
+        found = replace(found, place=0)  # these are the first by state: a search by id lists all
     following = None if found.place is None else urlencode(given | {"after": found.place})
     verbs = [
         (verb, VERBS[verb][0])
@@ -132,7 +134,7 @@ async def act(board: Dashboard, request: Request) -> Response:
     form, schema = request.state.form, board.database.schema
     verb = _verb(form.get("verb"))
     permission = VERBS[verb][1]
-    user, reason, given = need(board, request, permission), reason_of(request), _given(form)
+    user, reason, given = need(board, request, permission), reason_of(request), _given(counted(request))
     which = _filter(board, given, (given["state"],) if "state" in given else ()).acted_on(verb)
     back = f"/jobs?{urlencode(given)}" if given else "/jobs"
     total, until = number_of(form.get("jobs", "")), number_of(form.get("until", ""))

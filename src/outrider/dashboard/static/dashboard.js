@@ -3,12 +3,13 @@
 
 const LIMITS = [[120, "s", 1], [7200, "min", 60], [172800, "h", 3600], [Infinity, "d", 86400]];
 
-function relative(at, isAge) {
+function relative(at, { age, due }) {
   const seconds = (at - Date.now() - skew) / 1000;
   const size = Math.abs(seconds);
   const [, unit, step] = LIMITS.find(([most]) => size < most);
   const told = size < 1 ? "<1 s" : `${Math.floor(size / step)} ${unit}`;
-  if (isAge) return told;
+  if (age !== undefined) return told;
+  if (due !== undefined) return seconds > 0 ? `in ${told}` : "due now";
   return seconds > 1 ? `in ${told}` : `${told} ago`;
 }
 
@@ -18,7 +19,7 @@ const skew = now ? Date.parse(now) - Date.now() : 0;
 
 function refreshTimes() {
   for (const each of document.querySelectorAll("time[datetime]")) {
-    const told = relative(Date.parse(each.dateTime), "age" in each.dataset);
+    const told = relative(Date.parse(each.dateTime), each.dataset);
     if (each.textContent !== told) each.textContent = told;
   }
 }
@@ -43,13 +44,41 @@ function morph(old, fresh) {
   morphChildren(old, fresh);
 }
 
+// What has a data-key stays the same thing when others come or go before it. The rest is matched by position.
 function morphChildren(old, fresh) {
-  const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
-  after.forEach((node, place) => {
-    if (place < before.length) morph(before[place], node);
-    else old.appendChild(document.importNode(node, true));
-  });
-  before.slice(after.length).forEach((node) => node.remove());
+  const focused = document.activeElement;
+  const keyOf = (node) => node.dataset?.key;
+  const wanted = new Set([...fresh.children].map(keyOf));
+  const known = new Map();
+  for (const node of [...old.children]) {
+    if (keyOf(node) === undefined) continue;
+    if (wanted.has(keyOf(node))) known.set(keyOf(node), node);
+    else node.remove();
+  }
+  let place = old.firstChild;
+  const drop = () => {
+    const gone = place;
+    place = place.nextSibling;
+    gone.remove();
+  };
+  for (const node of fresh.childNodes) {
+    const key = keyOf(node);
+    const same = key === undefined ? place : known.get(key);
+    if (!same || keyOf(same) !== key) {
+      old.insertBefore(document.importNode(node, true), place);
+      continue;
+    }
+    if (key !== undefined) {
+      known.delete(key);
+      while (place && place !== same && keyOf(place) === undefined) drop();
+      if (place !== same) old.insertBefore(same, place);
+    }
+    place = same.nextSibling;
+    morph(same, node);
+  }
+  while (place) drop();
+  // What was moved has lost the focus.
+  if (focused !== document.activeElement && old.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 function apply(parts) {

@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from outrider.postgres.admin.status import SCAN, Status, waiting_since
+from outrider.postgres.admin.status import SCAN, Status, waiting_since, workers_of
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.statement import fetch_call, looking
 
@@ -29,6 +29,10 @@ class Sample:
     owed: int
     """Events that wait for a retry, and jobs that are pending or running."""
     dead: int
+    handled: int = 0
+    """Events and jobs that the workers have handled since each of them started."""
+    failed: int = 0
+    """Attempts that have failed there."""
 
     @classmethod
     def of(cls, status: Status) -> Sample:
@@ -38,6 +42,8 @@ class Sample:
             waited([each.waiting_since for each in status.subscriptions], status.read_at),
             sum(each.waiting for each in status.subscriptions),
             sum(each.dead for each in status.subscriptions),
+            sum(each.handled for each in status.workers),
+            sum(each.failed for each in status.workers),
         )
 
 
@@ -105,6 +111,7 @@ async def take_sample(conn: AsyncConnection[Any], schema: str) -> None:
         [(now, seq, all_paused_at)] = await look.rows("admin/moment")
         standings = await look.rows("admin/standings", {"most": MOST})
         unread = await look.rows("admin/oldest_unread", {"scan": SCAN, "relay_scan": SCAN})
+        workers = await workers_of(look)
     oldest = {name: at for name, at, *_ in unread}
     since = [
         waiting_since(kind, paused_at or all_paused_at, oldest[name], due_at)
@@ -112,6 +119,7 @@ async def take_sample(conn: AsyncConnection[Any], schema: str) -> None:
     ]
     owed, dead = (sum(row[place] for row in standings) for place in (7, 11))
     kept = {"seq": seq, "waiting": waited(since, now), "owed": owed, "dead": dead}
+    kept |= {"handled": sum(each.handled for each in workers), "failed": sum(each.failed for each in workers)}
     await fetch_call(conn, "keep_sample", schema, kept)
 
 

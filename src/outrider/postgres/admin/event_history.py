@@ -1,5 +1,4 @@
-"""The history of one event for operators: its state at each subscription, its failures, the audit. Also lists and withdraws
-events."""
+"""One event for operators: its state at each subscription, its failures, the audit. Also lists and withdraws events."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ MOST_CHILDREN = 20_000
 ALL_CHILDREN = 5 * MOST_CHILDREN
 """Events that are searched for them in all."""
 MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
-_ENVELOPE = 18
-"""The number of columns of an envelope."""
+_ENVELOPE = 18  # columns
 
 Why = Literal[
     "all_paused", "paused", "breaker", "behind", "key", "suspect", "retry", "due", "unread", "no_worker", "unable"
@@ -86,6 +84,11 @@ class Fate:
     run_at: datetime | None = None
     behind: UUID | None = None
     behind_seq: int | None = None
+    began_at: datetime | None = None
+    """When the row was inserted that it has while it is pending, running or a dead letter."""
+    claimed_at: datetime | None = None
+    worker: str | None = None
+    """Of a running job, as host:pid."""
     cancelled_at: datetime | None = None
     """When the cancellation of a running job was requested."""
     paused_at: datetime | None = None
@@ -327,6 +330,7 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
     (
         subscription, kind, status, attempts, run_at, handled_at, handled_as, code, error, history, buried_at, suspect,
         reached, waiting, cancelled_at, all_paused_at, paused_at, open_until, behind, behind_seq, workers, able,
+        began_at, locked_at, worker,
     ) = row  # fmt: skip
     status = "running" if status == "in_flight" else status
     retried, later = run_at is not None, run_at is not None and run_at > now
@@ -357,6 +361,9 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
         run_at=run_at if status == "pending" else None,
         behind=behind,
         behind_seq=behind_seq,
+        began_at=began_at,
+        claimed_at=locked_at if status == "running" else None,
+        worker=worker if status == "running" else None,
         cancelled_at=cancelled_at,
         paused_at=all_paused_at or paused_at,
         open_until=open_until,

@@ -5,9 +5,9 @@ Counts are capped, and no query reads more than a bounded piece of the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ from outrider.postgres.schema.phases import Phase
 from outrider.postgres.statement import Look, looking
 
 SCAN = 1000
+MOST_COUNTED = 10**15
+"""No worker has handled more. Sums of more would not fit a bigint."""
 
 State = Literal[
     "paused", "breaker", "no_worker", "unable", "broker_down", "troubled", "unanswered", "failing", "running"
@@ -95,6 +97,12 @@ class Seen:
     doing: Doing | None = None
     troubles: tuple[Trouble, ...] = ()
     """As of its last heartbeat, the oldest first."""
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By subscription: event types that its code does not know: the first three."""
+    handled: int = 0
+    """Events and jobs since it started."""
+    failed: int = 0
+    """Attempts."""
 
     def serves(self, subscription: str) -> bool:
         return self.live and not self.stopping and subscription in self.subscriptions
@@ -217,7 +225,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
     async with looking(conn, schema) as look:
         [(read_at, seq, paused_at)] = await look.rows("admin/moment")
         # The statements below need the tables of the newest migrations.
-        workers = await look.rows("admin/workers_seen") if current else []
+        seen = tuple(await workers_of(look)) if current else ()
         standings = await look.rows("admin/standings", {"most": MOST}) if current else []
         positions = await look.rows("admin/positions") if current else []
         unread = await _unread(look) if current else {}
@@ -226,7 +234,6 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         schedules = await look.rows("jobs/paused_schedules") if current else []
         types = [name for (name,) in await look.rows("jobs/job_types")] if current else []
         jobs = await look.rows("jobs/job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
-    seen = tuple(_seen(row) for row in workers)
     return Status(
         schema=schema,
         version=have[-1].version,
@@ -265,7 +272,11 @@ async def _unread(look: Look) -> dict[str, Unread]:
 
 async def workers(conn: AsyncConnection[Any], schema: str) -> list[Seen]:
     async with looking(conn, schema) as look:
-        return [_seen(row) for row in await look.rows("admin/workers_seen")]
+        return await workers_of(look)
+
+
+async def workers_of(look: Look) -> list[Seen]:
+    return [_seen(row) for row in await look.rows("admin/workers_seen")]
 
 
 def _seen(row: Sequence[Any]) -> Seen:
@@ -281,6 +292,11 @@ def _reported(report: Any, at: datetime | None) -> dict[str, Any]:
     with suppress(KeyError, TypeError, ValueError, OverflowError):
         doing = report["doing"]
         found["doing"] = Doing(name=str(doing["name"]), since=at - timedelta(seconds=float(doing["seconds"])))
+    with suppress(KeyError, TypeError, AttributeError):
+        found["unknown"] = {str(name): tuple(map(str, types)) for name, types in report["unknown"].items()}
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        counts = {name: int(report[name]) for name in ("handled", "failed")}
+        found |= counts if all(0 <= each <= MOST_COUNTED for each in counts.values()) else {}
     with suppress(KeyError, TypeError, ValueError, OverflowError):
         found["troubles"] = tuple(
             Trouble(

@@ -1,6 +1,6 @@
 -- The schema: tables with their indexes, triggers and views, by subject. Functions are in sql/*/functions.
 -- breaking: yes
--- functions: 68ffa197573adf24
+-- functions: 5c60308d2773dd91
 
 -- The functions of triggers. They are empty here and get their bodies with all others, at the end.
 create function /*schema*/accept_event() returns trigger language plpgsql as 'begin return new; end';
@@ -859,11 +859,15 @@ create table /*schema*/sample (
     seq      bigint           not null,
     waiting  double precision not null,
     owed     bigint           not null,
-    dead     bigint           not null
+    dead     bigint           not null,
+    handled  bigint           not null default 0,
+    failed   bigint           not null default 0
 ) with (fillfactor = 50);
 comment on column /*schema*/sample.seq is 'the newest position of the log';
 comment on column /*schema*/sample.waiting is 'seconds that the oldest event or job has waited that a worker could take';
 comment on column /*schema*/sample.owed is 'events that wait for a retry, and jobs that are pending or running';
+comment on column /*schema*/sample.handled is 'events and jobs that the workers have handled since each of them started';
+comment on column /*schema*/sample.failed is 'attempts that have failed there';
 
 -- Upkeep: what goes when it is old
 

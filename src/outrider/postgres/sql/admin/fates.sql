@@ -3,15 +3,17 @@
 select e.subscription, s.kind, e.status, e.attempts, e.run_at, e.handled_at, e.handled_as, e.last_error_code, e.last_error,
        e.failure_history, d.buried_at, d.suspect, d.reached, d.waits_for_key, d.cancelled_at,
        (select p.updated_at from /*schema*/setting as p where p.name = 'paused' and p.value <> 0) as all_paused_at,
-       s.paused_at, c.open_until, ahead.event_id, ahead.seq, serving.workers, serving.able
+       s.paused_at, c.open_until, ahead.event_id, ahead.seq, serving.workers, serving.able,
+       d.created_at, d.locked_at, (select w.host || ':' || w.pid from /*schema*/worker as w where w.id = d.locked_by) as worker
 from /*schema*/event_status as e
 join /*schema*/outbox as o on o.seq = e.seq
 join /*schema*/subscription as s on s.name = e.subscription
 left join lateral (
-    select d.generation, d.buried_at, d.suspect, d.reached, false as waits_for_key, null::timestamptz as cancelled_at
+    select d.generation, d.buried_at, d.suspect, d.reached, false as waits_for_key, null::timestamptz as cancelled_at,
+           d.created_at, null::timestamptz as locked_at, null::uuid as locked_by
     from /*schema*/delivery as d where d.subscription = e.subscription and d.seq = e.seq
     union all
-    select j.generation, j.buried_at, j.crashes > 0, true, j.waits_for = 'key', j.cancelled_at
+    select j.generation, j.buried_at, j.crashes > 0, true, j.waits_for = 'key', j.cancelled_at, j.created_at, j.locked_at, j.locked_by
     from /*schema*/job as j where j.subscription = e.subscription and j.seq = e.seq) as d on true
 left join lateral (
     select c.generation, case when c.open_until > clock_timestamp() then c.open_until end as open_until
