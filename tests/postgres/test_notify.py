@@ -48,9 +48,10 @@ def small(small_server: str) -> Iterator[str]:
 @asynccontextmanager
 async def full_queue(dsn: str) -> AsyncIterator[None]:
     """Somebody listens and does not end a transaction, until nobody can notify any more. The tail of the queue is left to
-    others: nothing here calls pg_notification_queue_usage()."""
+    others: once it is full, nothing here calls pg_notification_queue_usage()."""
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as deaf:
         await deaf.execute("listen somewhere")
+        await deaf.execute("select pg_notification_queue_usage()")  # gives back what an earlier test has filled
         async with (
             deaf.transaction(),
             await psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None) as conn,
