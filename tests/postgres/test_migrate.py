@@ -38,7 +38,7 @@ DEFINERS = {
     "tenant_page", "note_export", "count_take", "log_home", "accept_event", "hold_limits", "forget_workers",
     "allow_content_class",
     "canary_begin", "canary_send", "canary_end",
-    "pause_schedule", "resume_schedule", "run_schedule", "change_jobs", "sample_due", "keep_sample",
+    "pause_schedule", "resume_schedule", "run_schedule", "change_jobs", "sample_due", "keep_sample", "replace_closed",
 }  # fmt: skip
 
 

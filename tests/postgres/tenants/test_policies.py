@@ -214,11 +214,14 @@ def test_a_unique_job_of_nobody_is_no_tenants(house: House) -> None:
     onto = (
         "select outrider.enqueue_onto('x.job', '{}', now(), 0, 'u', 'replace', 'default', null, 1, 's', null, null, 0)"
     )
+    closed = "select outrider.replace_closed('x.job', 'u', null)"
     for workspace in (None, "", "a"):
-        with house.as_("app", workspace) as conn, refused("a job of nobody's", "another workspace"):
-            conn.execute(onto.encode())
+        for text in (onto, closed):
+            with house.as_("app", workspace) as conn, refused("a job of nobody's", "another workspace"):
+                conn.execute(text.encode())
     with house.as_("worker") as conn:
-        assert conn.execute(onto.encode()).fetchone() is not None
+        for text in (onto, closed):
+            assert conn.execute(text.encode()).fetchone() is not None
 
 
 class Seen(Event, type="house.seen", key="n"):
