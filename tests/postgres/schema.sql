@@ -6553,9 +6553,7 @@ begin
         on conflict do nothing
         returning seq
     ),
-    receipts as materialized (
-        select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
-    )
+    receipts as materialized (select * from own_receipts union all select * from given_receipts)
     select * from jsonb_populate_record(head, jsonb_build_object('duplicates', case when settles then
         cardinality(seqs) - (select count(*) from receipts) end))
     union all

@@ -36,9 +36,8 @@
 --   unknown  the subscription wants types that are not in p_knows; nothing was read
 create or replace function /*schema*/take(
     p_subscription text, p_partition integer default null, p_limit integer default 500, p_scan integer default 10000,
-    p_generation bigint default 0, p_knows text[] default null, p_armed bigint default null,
-    p_excused integer default 0, p_worker text default null, p_careful boolean default false,
-    p_alone boolean default false
+    p_generation bigint default 0, p_knows text[] default null, p_armed bigint default null, p_excused integer default 0,
+    p_worker text default null, p_careful boolean default false, p_alone boolean default false
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -163,9 +162,7 @@ begin
         on conflict do nothing
         returning seq
     ),
-    receipts as materialized (
-        select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
-    )
+    receipts as materialized (select * from own_receipts union all select * from given_receipts)
     select * from jsonb_populate_record(head, jsonb_build_object('duplicates', case when settles then
         cardinality(seqs) - (select count(*) from receipts) end))
     union all
