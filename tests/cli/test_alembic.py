@@ -135,7 +135,7 @@ def test_forth_and_back_on_every_driver(outrider: Run, project: Project, databas
 
     query(dsn, """select outrider.publish('cli.placed', '{"n": 1}')""")
     refused = project.fail("downgrade", "base")
-    assert "shop.all: 1 unread, 0 waiting for retry, 0 dead letters; shop.audit: 1 unread" in refused
+    assert "shop.all: 1 unread, 0 waiting, 0 dead letters; shop.audit: 1 unread" in refused
     assert "outrider uninstall --force" in refused
     assert query(dsn, "select count(*) from outrider.outbox") == [(1,)]
     handled(dsn)

@@ -57,15 +57,17 @@ async def test_a_preview_and_its_action_have_the_same_filter(serve: Serve, dsn: 
 
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize(
-    ("path", "number"), [("/jobs", 301), ("/jobs?queue=bulk", 300), ("/jobs?state=pending&type=dash.mail", 301)]
+    ("path", "number"), [("/jobs", 301), ("/jobs?queue=bulk&after=0", 300), ("/jobs?state=pending&type=dash.mail", 301)]
 )
 async def test_the_pages_of_a_list_show_every_job_once(serve: Serve, path: str, number: int) -> None:
     async with serve() as client:
         await log_in(client)
-        first = (await client.get(path)).text
-        assert "These are the first 100." in first
+        following: re.Match[str] | None = re.match(r"(.+)", path)
+        if "after=" not in path:  # the first page is by state
+            first = (await client.get(path)).text
+            assert "These are the first 100." in first
+            following = re.search(r'rel="next" href="([^"]+)">All, the oldest first<', first)
         seen: list[str] = []
-        following = re.search(r'rel="next" href="([^"]+)">All, the oldest first<', first)
         while following is not None:
             page = (await client.get(unescape(following[1]))).text
             seen += re.findall(r'<td class="id"><a href="/jobs/([0-9a-f-]{36})"', page)
