@@ -1410,12 +1410,9 @@ begin
             p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
-            if p_unique_key is not null and p_on_conflict <> 'keep' then
-                perform "outrider".replace_closed(p_job_type, p_unique_key, p_workspace_id);
-            end if;
             job_id := made_id;
             outcome := 'created';
-            return;
+            exit;
         end if;
         select o.job_id, o.outcome into job_id, outcome
         from "outrider".enqueue_onto(
@@ -1424,6 +1421,9 @@ begin
         exit when job_id is not null;
         -- It was claimed in between: the next insert will do, unless there is a third.
     end loop;
+    if p_unique_key is not null and p_on_conflict <> 'keep' then
+        perform "outrider".replace_closed(p_job_type, p_unique_key, p_workspace_id);
+    end if;
 end
 $$;
 
@@ -1517,13 +1517,16 @@ begin
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from "outrider".outbox as o where o.id = p.event_id and o.erased_at is not null));
-        with gone as (
-            delete from "outrider".schedule as s
+        -- Paused, not deleted: a running worker would register it again, and enqueue.
+        with blanked as (
+            update "outrider".schedule as s
+            set job = s.job || '{"payload": {}}', paused_at = coalesce(s.paused_at, clock_timestamp())
             where (p_workspace_id is null or s.job ->> 'workspace_id' = p_workspace_id)
               and (p_subject is null or p_jobs and s.job ->> 'key' = p_subject)
+              and (s.job -> 'payload' <> '{}' or s.paused_at is null)
             returning s.name
         )
-        select array_agg(gone.name order by gone.name) into names from gone;
+        select array_agg(blanked.name order by blanked.name) into names from blanked;
         if names is not null then
             update "outrider".audit as a
             set details = a.details || jsonb_build_object('schedules', coalesce(a.details -> 'schedules', '[]') || to_jsonb(names))
@@ -4270,7 +4273,8 @@ begin
     end if;
     update "outrider".job as d
     set payload = o.payload, event_version = o.event_version, source = o.source, trace_context = o.trace_context,
-        generation = o.generation, queue = o.queue, priority = o.priority, job_key = o.job_key, attempts = 0
+        generation = o.generation, queue = o.queue, priority = o.priority, job_key = o.job_key,
+        waits_for = nullif(d.waits_for, 'key'), attempts = 0, crashes = 0
     from "outrider".job as o
     where o.subscription = p_job_type and coalesce(o.workspace_id, '') = coalesce(p_workspace_id, '')
       and o.unique_key = p_unique_key and o.status = 'pending' and o.seq is null and not o.closed

@@ -496,6 +496,26 @@ async def test_a_failure_at_commit_finds_its_event(database: str, batch: bool) -
         assert (await shop.parked())["b2"]["last_error_code"] == "23503"
 
 
+async def test_a_limit_at_commit_is_not_always_a_full_queue(database: str) -> None:
+    """The SQLSTATE is that of a full queue of notifications, of which no event is to blame."""
+
+    def declare(shop: Shop) -> None:
+        @shop.app.handler(Placed, name="shop.deferred", retry=RetryPolicy(retries=0))
+        async def deferred(event: Placed, ctx: HandlerContext) -> None:
+            await ctx.tx.execute("insert into child values (%s)", [event.n])
+
+    async with opened(database, declare) as shop:
+        await shop.rows("create table child (n int)")
+        await shop.rows("""create function refuse() returns trigger language plpgsql as $$
+                           begin raise 'too large' using errcode = '54000'; end $$""")
+        await shop.rows("""create constraint trigger refuse after insert on child deferrable initially deferred
+                           for each row when (new.n = 2) execute function refuse()""")
+        await shop.publish("a1", "b2", "c3")
+        drained = await shop.app.drain()
+        assert (drained.handled, drained.buried) == (2, 1)
+        assert (await shop.parked())["b2"]["last_error_code"] == "54000"
+
+
 async def test_a_failing_batch_handler_finds_its_event(database: str) -> None:
     def declare(shop: Shop) -> None:
         @shop.app.handler(Placed, name="shop.together", retry=SOON)

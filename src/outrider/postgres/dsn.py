@@ -17,8 +17,10 @@ OLDEST = 15
 """The oldest supported major version of Postgres."""
 CONNECT_TIMEOUT = 10
 """Seconds."""
-LOST = {"tcp_user_timeout": 30_000, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4}
-"""After 30 s without a sign of the server, the session ends. By default it would be 15 min, or 2 h if the wire is idle."""
+LOST = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4}
+"""After 30 s without a sign of the server, an idle wire is closed. By default it would be 2 h."""
+UNANSWERED = {"tcp_user_timeout": 30_000}
+"""The same for a wire on which something was sent, instead of 15 min. It also ends a COPY that the server does not read for 30 s."""
 _SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
 _UNRESOLVED = re.compile(
     r"could not translate host name|failed to resolve host|Name or service not known|nodename nor servname"
@@ -150,14 +152,16 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def complete(dsn: str) -> str:
-    """Adds the client encoding and timeouts. The encoding must be in the DSN, because a role may have set another."""
+def complete(dsn: str, *, copies: bool = False) -> str:
+    """Adds the client encoding and timeouts. The encoding must be in the DSN, because a role may have set another.
+
+    `copies`: users may COPY much on the session.
+    """
     given = _parts(dsn)
     if given.get("password") not in (given.get("user"), given.get("dbname"), given.get("host")):
         conceal(given.get("password"))
-    missing = {
-        name: value for name, value in (LOST | {"connect_timeout": CONNECT_TIMEOUT}).items() if name not in given
-    }
+    timeouts = {"connect_timeout": CONNECT_TIMEOUT} | LOST | ({} if copies else UNANSWERED)
+    missing = {name: value for name, value in timeouts.items() if name not in given}
     return make_conninfo(dsn, client_encoding="utf8", **missing)
 
 

@@ -48,6 +48,11 @@ def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
     return None
 
 
+def queue_is_full(error: BaseException) -> bool:
+    """COMMIT failed because the queue of notifications was full. A deferred trigger may raise the same SQLSTATE, 54000."""
+    return isinstance(error, psycopg.errors.ProgramLimitExceeded) and error.diag.source_function == "PreCommit_Notify"
+
+
 def missing_schema(schema: str) -> SchemaMismatch:
     return SchemaMismatch(f'the schema "{schema}" is not installed here: run outrider migrate, or await app.migrate()')
 

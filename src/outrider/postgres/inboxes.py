@@ -10,7 +10,7 @@ import psycopg
 
 from outrider.envelope import Envelope
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.errors import in_our_words
+from outrider.postgres.errors import in_our_words, queue_is_full
 from outrider.postgres.event_inserts import COLUMNS, row_of
 from outrider.postgres.statement import Params, fetch, fetch_call, statement
 from outrider.redaction import sanitise
@@ -117,7 +117,7 @@ async def ingest(
                 await _refuse(conn, progress, refused, schema)
             written = True
     except psycopg.errors.ProgramLimitExceeded as error:
-        if written:  # no entry is at fault
+        if written and queue_is_full(error):  # no entry is at fault
             raise CommitRefused(str(error)) from error
         raise
     return IngestResult(outcome, events, stands)

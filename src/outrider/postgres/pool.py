@@ -34,7 +34,7 @@ class Pool:
         self._dsn = dsn
         self._settings = quiet(notify) | dict(settings or {})
         self._pool = AsyncConnectionPool[AsyncSession](
-            complete(dsn),
+            complete(dsn, copies=patience is None),
             kwargs={"fallback_application_name": name, **hurry},
             connection_class=Wire,
             configure=self._configure,

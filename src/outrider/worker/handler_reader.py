@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +26,7 @@ from outrider.failpoint import hit
 from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
 from outrider.postgres.connection import DatabaseError
+from outrider.postgres.errors import queue_is_full
 from outrider.postgres.handler_batches import Claim, Connection, Row
 from outrider.postgres.log import ATTEMPT, SEQ, TYPE, envelope_of, occurred
 from outrider.postgres.worker_sessions import usable
@@ -44,7 +44,6 @@ FAILURES_ALONE = 10
 ALONE_DELAY = timedelta(seconds=30)
 """How long that event waits."""
 UNIQUE_VIOLATION = "23505"
-QUEUE_FULL = "54000"
 """At COMMIT: the server has no room for the notifications of this transaction."""
 _OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
 
@@ -278,8 +277,11 @@ class HandlerReader:
         cursor, armed = self._running, self.next_take.armed
         self._running = self.next_take.armed = None
         if cursor is not None or armed is not None:
-            with suppress(DatabaseError, DatabaseUnavailable, OSError):
+            try:
                 handler_batches.excuse(dsn, self.handler.name, cursor, armed, self._schema)
+            except (DatabaseError, DatabaseUnavailable, OSError):  # `finish` reports it, if the process lives that long
+                self.next_take.armed = armed
+                self.next_take.rollbacks += cursor is not None
 
     @property
     def unfinished(self) -> bool:
@@ -337,7 +339,7 @@ class HandlerReader:
         verdict: Verdict
         if isinstance(error, TransactionEnded) or state == "OR005":
             verdict = Dead("transaction_ended", describe(error))
-        elif failure.at_commit and state == QUEUE_FULL:
+        elif failure.at_commit and state is not None and queue_is_full(error):
             verdict = Infrastructure(state, describe(error))
         else:
             verdict = classify(error, attempt, handler.retry, chance, ours=failure.ours, classifier=handler.classify)

@@ -180,6 +180,35 @@ def test_a_job_that_is_kept_does_not_run_an_older_payload_last(conn: Conn, user:
     assert claim(conn).names == [2]
 
 
+@pytest.mark.parametrize("how", ["replace", "debounce"])
+@pytest.mark.parametrize("first", ["keep", "replace"])
+def test_a_job_that_is_kept_follows_every_newer_payload(conn: Conn, user: Conn, first: str, how: str) -> None:
+    enqueue(conn, n=1, unique_key="u")
+    assert enqueue(user, n=1, unique_key="u")[1] == "kept"
+    assert claim(conn).due_in == 1
+    assert enqueue(conn, n=2, unique_key="u", on_conflict=first)[1] == "created"
+    assert enqueue(conn, n=3, unique_key="u", on_conflict=how)[1] == f"{how}d"
+    done(conn, one(conn))
+    user.commit()
+    assert claim(conn).names == [3]
+
+
+def test_a_job_that_is_kept_and_waits_for_its_key_may_lose_it(conn: Conn, user: Conn) -> None:
+    register(conn, KEYED, key_concurrency=1)
+    enqueue(conn, KEYED, key="a")
+    running = one(conn, KEYED)
+    enqueue(conn, KEYED, n=1, key="a", unique_key="u")
+    assert enqueue(user, KEYED, n=1, key="a", unique_key="u")[1] == "kept"
+    conn.execute(
+        "update outrider.job set closed = true where unique_key = 'u'"
+    )  # as a claim does while the key is free
+    user.commit()
+    assert claim(conn, 9, [KEYED]).jobs == []
+    assert enqueue(conn, KEYED, n=2, unique_key="u", on_conflict="replace")[1] == "created"
+    assert claim(conn, 9, [KEYED]).names == [2, 2]
+    done(conn, running)
+
+
 @pytest.mark.parametrize(
     "busy", ["something is due soon", "a lease ends soon", "a backlog", "a backlog of other lanes"]
 )

@@ -195,6 +195,8 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         for about in ("ann", "bob", "cat"):  # the same keys again: of what was handled, and of what was not
             await desk.publish("acme", about, key=f"k-{about}")
         await desk.app.drain()
+        paused = "select name from outrider.schedule where paused_at is not null"
+        assert desk.rows(paused) == [("erase.yearly_acme",)], "also after a worker that declares it has looked"
         assert "" not in desk.met
         assert [text for text in desk.met if "acme.ann" in text] == [], "its receipts hold"
         assert sum("busy" in text for text in desk.met) >= 3

@@ -59,13 +59,16 @@ begin
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from /*schema*/outbox as o where o.id = p.event_id and o.erased_at is not null));
-        with gone as (
-            delete from /*schema*/schedule as s
+        -- Paused, not deleted: a running worker would register it again, and enqueue.
+        with blanked as (
+            update /*schema*/schedule as s
+            set job = s.job || '{"payload": {}}', paused_at = coalesce(s.paused_at, clock_timestamp())
             where (p_workspace_id is null or s.job ->> 'workspace_id' = p_workspace_id)
               and (p_subject is null or p_jobs and s.job ->> 'key' = p_subject)
+              and (s.job -> 'payload' <> '{}' or s.paused_at is null)
             returning s.name
         )
-        select array_agg(gone.name order by gone.name) into names from gone;
+        select array_agg(blanked.name order by blanked.name) into names from blanked;
         if names is not null then
             update /*schema*/audit as a
             set details = a.details || jsonb_build_object('schedules', coalesce(a.details -> 'schedules', '[]') || to_jsonb(names))

@@ -31,12 +31,9 @@ begin
             p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
-            if p_unique_key is not null and p_on_conflict <> 'keep' then
-                perform /*schema*/replace_closed(p_job_type, p_unique_key, p_workspace_id);
-            end if;
             job_id := made_id;
             outcome := 'created';
-            return;
+            exit;
         end if;
         select o.job_id, o.outcome into job_id, outcome
         from /*schema*/enqueue_onto(
@@ -45,5 +42,8 @@ begin
         exit when job_id is not null;
         -- It was claimed in between: the next insert will do, unless there is a third.
     end loop;
+    if p_unique_key is not null and p_on_conflict <> 'keep' then
+        perform /*schema*/replace_closed(p_job_type, p_unique_key, p_workspace_id);
+    end if;
 end
 $$;

@@ -1,5 +1,5 @@
 -- replace_closed: give the closed jobs of a unique key what its open one has: its payload, and what belongs to that. For enqueue_one,
--- which has just created the open one with replace or debounce. The closed ones still run, after the transactions that keep them, but
+-- which has just written the open one with replace or debounce. The closed ones still run, after the transactions that keep them, but
 -- not with an older payload than a job that ran before them.
 --
 -- Runs with the rights of its owner, as enqueue_onto.
@@ -17,7 +17,8 @@ begin
     end if;
     update /*schema*/job as d
     set payload = o.payload, event_version = o.event_version, source = o.source, trace_context = o.trace_context,
-        generation = o.generation, queue = o.queue, priority = o.priority, job_key = o.job_key, attempts = 0
+        generation = o.generation, queue = o.queue, priority = o.priority, job_key = o.job_key,
+        waits_for = nullif(d.waits_for, 'key'), attempts = 0, crashes = 0
     from /*schema*/job as o
     where o.subscription = p_job_type and coalesce(o.workspace_id, '') = coalesce(p_workspace_id, '')
       and o.unique_key = p_unique_key and o.status = 'pending' and o.seq is null and not o.closed
