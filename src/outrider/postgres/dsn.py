@@ -20,7 +20,7 @@ CONNECT_TIMEOUT = 10
 LOST = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4}
 """After 30 s without a sign of the server, an idle wire is closed. By default it would be 2 h."""
 UNANSWERED = {"tcp_user_timeout": 30_000}
-"""The same for a wire on which something was sent, instead of 15 min. It also ends a COPY that the server does not read for 30 s."""
+"""The same for a wire on which something was sent, instead of 15 min. It also ends a COPY that is not read for 30 s."""
 _SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
 _UNRESOLVED = re.compile(
     r"could not translate host name|failed to resolve host|Name or service not known|nodename nor servname"
