@@ -2258,8 +2258,8 @@ begin
            t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
            coalesce(o.occurred_at, t.created_at), coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
            coalesce(o.aggregate_id, t.job_key),
-           case when sum(texts.bytes) over () <= 131072 then texts.payload end,
-           case when sum(texts.bytes) over () <= 131072 then texts.trace end,
+           case when sum(texts.bytes) over () <= 262144 then texts.payload end,
+           case when sum(texts.bytes) over () <= 262144 then texts.trace end,
            case when o.seq is not null then jsonb_build_object(
                'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,

@@ -1,6 +1,6 @@
 -- The schema: tables with their indexes, triggers and views, by subject. Functions are in sql/*/functions.
 -- breaking: yes
--- functions: 1915a692eeee9986
+-- functions: f8098f7cc20eeb73
 
 -- The functions of triggers. They are empty here and get their bodies with all others, at the end.
 create function /*schema*/accept_event() returns trigger language plpgsql as 'begin return new; end';

@@ -1,5 +1,5 @@
 -- lease: lease jobs that the caller has locked to a worker, and return what it needs to run them, in the order of claim.
--- If the payloads exceed batch_bytes, the last jobs are left pending. If they and the trace contexts exceed 128 KiB, both are null,
+-- If the payloads exceed batch_bytes, the last jobs are left pending. If they and the trace contexts exceed 256 KiB, both are null,
 -- and the worker asks for them when it has the leases (payloads.sql): Postgres commits a claim only when its answer is sent, which a
 -- frozen worker does not read.
 -- Reads:  the jobs by place (ctid), subscription, and for jobs of events the log by seq, in the segments from the first to the last
@@ -58,8 +58,8 @@ begin
            t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
            coalesce(o.occurred_at, t.created_at), coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
            coalesce(o.aggregate_id, t.job_key),
-           case when sum(texts.bytes) over () <= 131072 then texts.payload end,
-           case when sum(texts.bytes) over () <= 131072 then texts.trace end,
+           case when sum(texts.bytes) over () <= 262144 then texts.payload end,
+           case when sum(texts.bytes) over () <= 262144 then texts.trace end,
            case when o.seq is not null then jsonb_build_object(
                'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
