@@ -275,7 +275,7 @@ def test_statistics_of_a_table_that_was_empty_mislead_no_plan(conn: Conn, tenant
             work()
             by_seq_scan, rows, _ = (b - a for a, b in zip(before, touched(conn), strict=True))
         assert by_seq_scan == 0
-        assert rows < waiting // 2
+        assert rows < waiting, "a look at what open transactions keep reads 500 of each of 8 lanes at most"
 
 
 @pytest.mark.verify
