@@ -352,13 +352,13 @@ def export_jobs(conn: Conn, many: int) -> str:
 
 
 def blocks_read(conn: Conn, query: str) -> int:
-    """The blocks that a query reads, those of payloads included, when the session has planned it before."""
-    for _ in range(2):
+    """The blocks that a query reads, those of payloads included. The fewest of four: planning reads the catalogue."""
+    found = []
+    for _ in range(4):
         with conn.transaction(force_rollback=True):
-            row = conn.execute(f"explain (analyze, buffers, format json) {query}".encode()).fetchone()
-    assert row is not None
-    plan = row[0][0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+            [[[top]]] = conn.execute(f"explain (analyze, buffers, format json) {query}".encode()).fetchall()
+        found.append(int(top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]))
+    return min(found)
 
 
 @pytest.mark.parametrize(
