@@ -168,7 +168,7 @@ def test_list_filters(desk: Desk) -> None:
 
 def test_none_at_all(desk: Desk) -> None:
     query(desk.dsn, "delete from outrider.delivery")
-    assert desk.dlq("list").stdout == "no dead letters\n"
+    assert desk.dlq("list").stdout.startswith("no dead letters; ")
     assert desk.dlq("replay", "--all").stdout == "no dead letters match: nothing was replayed\n"
 
 
@@ -509,7 +509,7 @@ def test_discard(desk: Desk) -> None:
     shown = desk.dlq("show", desk.event(), "--subscription", "shop.one").stdout
     assert "status        discarded" in shown
     assert ": a test order" in shown
-    assert desk.dlq("list").stdout == "no dead letters\n"
+    assert desk.dlq("list").stdout.startswith("no dead letters; ")
 
 
 # As a process

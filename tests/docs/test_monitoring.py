@@ -36,7 +36,7 @@ CALM = {
     r"since \d{4}-\d\d-\d\d \d\d:\d\d:": "since 2026-07-04 03:12:",
     r"Postgres \d+(\.\d+)*": "Postgres 18.4",
     r"\d+ of \d+ connections": "12 of 300 connections",
-    r"last 5 min: [\d.]+ m?s(, not for long)?": "last 5 min: 23 ms",
+    r"last 5 min: [\d.]+ m?s(, only for a short time)?": "last 5 min: 23 ms",
     r"at most [\d,]+ in a table": "at most 3 in a table",
     r", \d+ s ago": ", 41 s ago",
     r"in \d+ min": "in 59 min",

@@ -105,7 +105,7 @@ def judge_latency(pages: Sequence[Latency]) -> Iterator[Finding]:
             "make handlers faster or add partitions; if the database is busy, relay to a broker (docs/relay.md)",
         )
     else:
-        yield ok("latency", f"{told}, not for long" if lately > SLOW else told)
+        yield ok("latency", f"{told}, only for a short time" if lately > SLOW else told)
 
 
 def judge_tuples(tables: Sequence[Tuples]) -> Iterator[Finding]:

@@ -75,7 +75,9 @@ def show_all(
         found: list[Any] = [asdict(one) for one in (singles if each else groups)]
         print_json(schema=target.schema, letters=count.letters, **{"each" if each else "groups": found})
     elif not count.letters:
-        typer.echo("no dead letters" + (" match" if which else ""))
+        typer.echo(
+            "no dead letters match" if which else "no dead letters; outrider event waiting lists what is tried again"
+        )
     elif each:
         dead_letters_output.show_each(singles, count.letters)
     else:
