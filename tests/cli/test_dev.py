@@ -209,6 +209,8 @@ def test_another_schema_is_named(start: Start, database: str, tmp_path: Path) ->
     terminal = Terminal(start("dev", "shop:app", "--dsn", database, "--port", "0"))
     assert "outrider dev --schema events" in terminal.until("worker    | outrider: the app's schema is events")
     terminal.until("it starts again when the code changes")
+    terminal.until("dashboard | http")
+    terminal.until("dev       | no worker runs: its error is above")
     terminal.end()
 
 

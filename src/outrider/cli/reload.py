@@ -83,6 +83,10 @@ class ReloadedWorker:
         self.settled = asyncio.Event()
         """The first process has registered its subscriptions, or has ended."""
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def replace(self) -> None:
         self._changed.set()
 

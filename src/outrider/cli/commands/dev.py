@@ -165,6 +165,8 @@ class Development:
         with suppress(TimeoutError):
             await asyncio.wait_for(worker.settled.wait(), SILENT)
         tell("dashboard", address)
+        if not worker.running:
+            tell("dev", "no worker runs: its error is above")
 
     async def _follow(self, worker: ReloadedWorker, before: dict[str, tuple[int, int]]) -> None:
         async for changed in changes(self.folders, before):
