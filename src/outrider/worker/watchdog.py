@@ -74,7 +74,7 @@ class _Watch:
         if event.wait(seconds):
             return None
         late = monotonic() - due
-        return late if late > 3 * HELD and process_time() - used < late / 3 else 0.0
+        return late if late > 3 * HELD and process_time() - used < late / 10 else 0.0
 
     def _where(self) -> str:
         """The line of the function that asyncio, or Outrider, has called."""
