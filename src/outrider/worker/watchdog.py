@@ -42,22 +42,25 @@ class _Watch:
     def run(self) -> None:
         due = monotonic() + HELD / 2
         while (stopped := self._wait(self._ended, HELD / 2)) is not None:
+            asked, patience = due + stopped, HELD
+            # This thread could not run either. To ask the loop would let it go on, so the report comes first.
+            if (held := monotonic() - asked) >= HELD:
+                self._signals.emit(self._report(held))
+                patience = 2 * held
             answered = threading.Event()
             try:
                 self._loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # the loop is closed
                 return
-            self._await(answered, due + stopped)
+            self._await(answered, asked, patience)
             due = monotonic() + HELD / 2
 
-    def _await(self, answered: threading.Event, asked: float) -> None:
-        patience = HELD
+    def _await(self, answered: threading.Event, asked: float, patience: float) -> None:
         while not self._ended.is_set():
             held = monotonic() - asked
             if held >= patience:
                 patience = 2 * held
-                task = asyncio.current_task(self._loop)
-                report = LoopHeld(None if task is None else _name(task), held, self._where())
+                report = self._report(held)
                 if not answered.is_set():
                     self._signals.emit(report)
             elif (stopped := self._wait(answered, patience - held)) is None:
@@ -75,6 +78,10 @@ class _Watch:
             return None
         late = monotonic() - due
         return late if late > 3 * HELD and process_time() - used < late / 10 else 0.0
+
+    def _report(self, held: float) -> LoopHeld:
+        task = asyncio.current_task(self._loop)
+        return LoopHeld(None if task is None else _name(task), held, self._where())
 
     def _where(self) -> str:
         """The line of the function that asyncio, or Outrider, has called."""
