@@ -11,13 +11,15 @@ from (select array(select d.id from /*schema*/delivery as d
                      and d.head and d.reached and d.run_at <= now()
                      and exists (select from /*schema*/outbox as o where o.seq = d.seq)
                    order by d.run_at, d.id limit %(limit)s) as ids) as due
+-- OFFSET 0: a planner that merges this subquery calls fitting for every row of delivery.
 cross join lateral (
     select /*schema*/fitting($payloads$
         select coalesce(d.payload, o.payload)
         from unnest($1) with ordinality as c (id, place)
         join /*schema*/delivery as d on d.id = c.id
         join /*schema*/outbox as o on o.seq = d.seq
-        order by c.place$payloads$, due.ids) as fits) as batch
-join /*schema*/delivery as d on d.id = any (due.ids[: coalesce(batch.fits, cardinality(due.ids))])
+        order by c.place$payloads$, due.ids) as fits offset 0) as batch
+cross join lateral unnest(due.ids[: coalesce(batch.fits, cardinality(due.ids))]) with ordinality as c (id, place)
+join /*schema*/delivery as d on d.id = c.id
 join /*schema*/outbox as o on o.seq = d.seq
-order by d.run_at, d.id
+order by c.place
