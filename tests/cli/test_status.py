@@ -64,7 +64,9 @@ def test_at_one_glance(database: str, tmp_path: Path, wide: None) -> None:
     first, second, third, *_ = done.stdout.splitlines()
     assert first == f"schema outrider: version {known()[-1].version}, up to date"
     assert second == "1 subscription; 2 workers"
-    assert third == "4 log positions used; 1 waiting for retry; 1 dead letter"
+    assert (
+        third == "4 log positions used; 1 waiting for retry (outrider event waiting); 1 dead letter (outrider dlq list)"
+    )
     rows = [re.split(r" *│ *", line.strip("│").strip()) for line in done.stdout.splitlines() if line.startswith("│")]
     assert rows[0][:3] + rows[0][4:] == ["shop.effect", "running", "1", "1", "1", "read to 3, 1 worker"]
     assert re.fullmatch(r"\d+ s", rows[0][3])

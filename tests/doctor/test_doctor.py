@@ -607,6 +607,21 @@ async def test_a_backlog_that_was_handled_is_not_slow_any_more(fragile: str) -> 
     assert re.fullmatch(r"from publish to receipt at the slow end \(p99\), last 5 min: \d+ ms", found)
 
 
+async def test_the_time_until_a_retry_or_a_replay_is_no_latency(fragile: str) -> None:
+    async with opened(fragile) as shop:
+        await shop.publish("a1", "b1")
+        await shop.app.drain()
+    execute(
+        fragile,
+        "update outrider.outbox set occurred_at = occurred_at - interval '20 minutes'",
+        HANDLED_AFTER.format("30 ms", "1"),
+        """update outrider.event_handled as h set failure_history = '[]'
+           from outrider.outbox as o where o.id = h.event_id and o.seq = 2""",
+    )
+    found = only((await ask(fragile))["latency"], Severity.ok).found
+    assert found.startswith("nothing was handled within the last 5 min; before, from publish to receipt (p99): 30 ms")
+
+
 async def test_a_schema_of_another_version(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = migrate.known()
     monkeypatch.setattr(migrate, "known", lambda: (*known, migrate.Migration(len(known) + 1, "next", False, "-", "")))

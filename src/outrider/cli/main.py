@@ -130,7 +130,8 @@ cli = Commands(
     "The database: --dsn, the app's own, OUTRIDER_DSN, the file that OUTRIDER_DSN_FILE names, or dsn under "
     "\\[tool.outrider] in pyproject.toml.\n\n"
     "Exit codes: 0 done; 1 refused or failed, with one sentence on stderr; 2 the command line is wrong; "
-    "130 ended by Ctrl-C. Commands with other exit codes name them in their help.",
+    "130 ended by Ctrl-C. Commands with other exit codes name them in their help.\n\n"
+    "Pages that are named like docs/roles.md are part of the source distribution.",
 )
 
 

@@ -58,7 +58,10 @@ async def send_canaries(
     if not live:
         return [
             CanaryRun(
-                0, finding=critical("canary", "not sent: there is no worker to take it", "start one: outrider worker")
+                0,
+                finding=critical(
+                    "canary", "not sent: there is no worker to take it", "start one: outrider worker --app module:name"
+                ),
             )
         ]
     dsn = listen_dsn or probes.same_server(conn)

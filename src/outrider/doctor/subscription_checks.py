@@ -77,10 +77,10 @@ def _of_workers(each: Standing, found: Status, failing: Failing | None) -> Itera
                 "workers",
                 f"nobody serves {each.name}, for which something waits since {each.waiting_since:%Y-%m-%d %H:%M}: there "
                 "is no worker at all",
-                "start one: outrider worker",
+                "start one: outrider worker --app module:name",
             )
         else:
-            yield warning("workers", f"nobody serves {each.name}", "start a worker for it: outrider worker")
+            yield warning("workers", f"nobody serves {each.name}", "start one: outrider worker --app module:name")
     if "unable" in each.states:
         yield warning(
             "workers", f"the workers of {each.name} do not know all its event types", "deploy the code that does"

@@ -166,7 +166,7 @@ class Development:
             await asyncio.wait_for(worker.settled.wait(), SILENT)
         tell("dashboard", address)
         if not worker.running:
-            tell("dev", "no worker runs: its error is above")
+            tell("dev", "no worker runs: its error is above. A change of a file starts it again; Ctrl-C ends all")
 
     async def _follow(self, worker: ReloadedWorker, before: dict[str, tuple[int, int]]) -> None:
         async for changed in changes(self.folders, before):

@@ -81,10 +81,12 @@ def _summary(found: Status, rates: Rates | None) -> Iterator[Text]:
     events = [each for each in found.subscriptions if each.kind != "job"]
     waiting, dead = (sum(getattr(each, name) for each in events) for name in ("waiting", "dead"))
     speed = "" if rates is None else f" ({rates.drawn} a second)"
+    list_waiting = " (outrider event waiting)" if waiting else ""
+    list_dead = " (outrider dlq list)" if dead else ""
     yield Text(f"{counted(len(found.subscriptions), 'subscription')}; {counted(found.live, 'worker')}")
     yield Text(
-        f"{counted(found.seq, 'log position')} used{speed}; {capped(waiting, MOST)} waiting for retry; "
-        f"{capped(dead, MOST)} dead letter{'s' * (dead != 1)}"
+        f"{counted(found.seq, 'log position')} used{speed}; {capped(waiting, MOST)} waiting for retry{list_waiting}; "
+        f"{capped(dead, MOST)} dead letter{'s' * (dead != 1)}{list_dead}"
     )
     if found.jobs:
         counts = ", ".join(f"{capped(number, MOST)} {state}" for state, number in found.jobs.items())

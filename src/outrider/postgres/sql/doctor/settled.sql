@@ -1,5 +1,6 @@
 -- settled: the 99th percentile of the time from publishing to the receipt, of the last day: for the newest thousand log positions,
--- for the thousand before them, and among these for what was handled in the last 5 minutes. Events that were retried count in full.
+-- for the thousand before them, and among these for what was handled in the last 5 minutes. Events that failed before they were
+-- handled do not count: they waited for their retry, or as dead letters.
 -- The newest position is read once, because the planner cannot use the index with pg_sequence_last_value, which is volatile; and
 -- from the sequence itself, which fails for a role that may not read it.
 with newest as materialized (
@@ -20,5 +21,5 @@ cross join lateral (
     select h.handled_at from /*schema*/event_handled as h
     where h.handler_name = s.name
       and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
-      and h.event_id = o.id limit 1) as h
+      and h.event_id = o.id and h.failure_history is null limit 1) as h
 group by page.number order by page.number
