@@ -250,12 +250,20 @@ async def test_a_proxy_names_the_user_in_utf_8_or_latin_1(serve: Serve, given: s
 
 def test_the_address_of_a_proxy_may_be_mapped_into_ipv6() -> None:
     """A socket of both kinds reports ::ffff:10.0.0.5 for 10.0.0.5."""
-    proxy = Proxy.of("X-Remote-User", ["10.0.0.5", "fd00::/8"])
+    proxy = Proxy.of("X-Remote-User", ["10.0.0.5", "fd00::/8", "::ffff:10.9.0.0/112"])
     for peer, known in (
         ("10.0.0.5", True), ("::ffff:10.0.0.5", True), ("::ffff:10.0.0.6", False), ("fd00::5", True), ("::10.0.0.5", False),
+        ("10.9.0.1", True), ("::ffff:10.9.0.1", True), ("10.8.0.1", False),
     ):  # fmt: skip
         scope = {"type": "http", "headers": [(b"x-remote-user", b"ada")], "client": (peer, 1)}
         assert (proxy.user(Request(scope)) is not None) == known, peer
+
+
+def test_a_user_without_a_name_is_nobody() -> None:
+    proxy = Proxy.of("X-Remote-User", ["10.0.0.5"])
+    for name in (b"", b" ", "\u00a0".encode()):
+        scope = {"type": "http", "headers": [(b"x-remote-user", name)], "client": ("10.0.0.5", 1)}
+        assert proxy.user(Request(scope)) is None, name
 
 
 async def test_an_app_that_mounts_it_decides_who_sees_it(shop: Outrider) -> None:

@@ -361,6 +361,15 @@ async def test_only_the_dead_letters_of_the_preview_are_acted_on(serve: Serve, d
     assert rows(dsn, "select event_id from outrider.delivery where status = 'failed'") == [(event,)]
 
 
+async def test_the_actions_of_a_group_keep_the_filter_of_the_page(serve: Serve, dsn: str) -> None:
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        page = (await client.get("/dead-letters?since=2h&event_type=dash.placed")).text
+        links = re.findall(r'href="[^"]*(/dead-letters(?:/act)?\?[^"]*subscription=[^"]*)"', page)
+        assert len(links) >= 3
+        assert [each for each in links if "since=2h" not in each] == []
+
+
 async def test_a_payload_whose_values_are_hidden_cannot_be_replaced(serve: Serve, dsn: str) -> None:
     """The page offers no form for it, but a form can be made by hand."""
     with psycopg.connect(dsn) as conn:

@@ -366,7 +366,7 @@ def payload_blocks(conn: Conn, query: str) -> int:
             conn.execute("select pg_stat_force_next_flush()")
         [(blocks,)] = conn.execute(PAYLOAD_BLOCKS)
         found.append(blocks)
-    return min(after - before for before, after in pairwise(found))
+    return int(min(after - before for before, after in pairwise(found)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from inspect import isawaitable
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from starlette.requests import Request
 
@@ -51,7 +51,7 @@ class Proxy:
     @classmethod
     def of(cls, header: str, peers: Iterable[str]) -> Proxy:
         try:
-            networks = tuple(ip_network(each) for each in peers)
+            networks = tuple(_unmapped(ip_network(each)) for each in peers)
         except ValueError as error:
             raise ConfigError(f"trusted peers: {error}") from None
         if not networks:
@@ -60,15 +60,19 @@ class Proxy:
 
     def user(self, request: Request) -> User | None:
         names = request.headers.getlist(self.header)
-        if request.client is None or len(names) != 1 or not names[0].strip():
+        if request.client is None or len(names) != 1 or not (name := _utf8(names[0]).strip()):
             return None
         try:
-            peer = ip_address(request.client.host)
+            peer = _unmapped(ip_network(request.client.host)).network_address
         except ValueError:
             return None
-        if isinstance(peer, IPv6Address) and peer.ipv4_mapped is not None:
-            peer = peer.ipv4_mapped  # a socket of both kinds
-        return User(_utf8(names[0]).strip()[:LONGEST_NAME]) if any(peer in each for each in self.peers) else None
+        return User(name[:LONGEST_NAME]) if any(peer in each for each in self.peers) else None
+
+
+def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """Sockets for both versions of IP write 10.0.0.5 as ::ffff:10.0.0.5."""
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    return network if mapped is None or network.prefixlen < 96 else IPv4Network((mapped, network.prefixlen - 96))
 
 
 def cookie_of(request: Request) -> str:

@@ -68,12 +68,15 @@ def _found(each: Standing, status: Status) -> Iterator[Delay]:
                 f"{span(position.open_until - status.read_at)}"
             )
     if "no_worker" in each.states:
-        yield Delay("no worker serves it", "outrider worker --app module:app", grave=owes)
+        yield Delay("no worker serves it", "outrider worker --app module:name", grave=owes)
     if "unable" in each.states:
-        unknown = sorted(
-            {name for worker in status.workers if worker.live for name in worker.unknown.get(each.name, ())}
+        serving = (worker for worker in status.workers if worker.serves(each.name))
+        unknown = sorted({name for worker in serving for name in worker.unknown.get(each.name, ())})
+        told = (
+            f"its workers do not all know {', '.join(unknown)}"
+            if unknown
+            else "its workers do not know all its event types"
         )
-        told = f"no worker knows {', '.join(unknown)}" if unknown else "its workers do not know all its event types"
         yield Delay(told, "newer code has registered it: deploy it everywhere")
     for trouble in each.troubles:
         if trouble.kind in TROUBLES:

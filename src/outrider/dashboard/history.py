@@ -63,8 +63,8 @@ class History:
         return [Point(since, at, max(map(value, found), default=None)) for since, at, found in self._steps()]
 
     def _rates(self, value: Callable[[Sample], int], over: timedelta = timedelta(0)) -> list[Point]:
-        """How fast a number grows; compared with what it was `over` ago, or one point before. It shrinks when a worker signs
-        off with its counts."""
+        """How fast a number grows, compared with what it was `over` ago, or one point before. Not known when it shrinks:
+        a worker has signed off with its counts."""
         before: deque[Sample] = deque()
         points = []
         for since, at, found in self._steps():
@@ -72,8 +72,8 @@ class History:
             while newest is not None and len(before) > 1 and newest.at - before[0].at > over:
                 before.popleft()
             if newest is not None and before and newest.at > before[0].at:
-                grown = max(0, value(newest) - value(before[0]))
-                rate = grown / (newest.at - before[0].at).total_seconds()
+                grown = value(newest) - value(before[0])
+                rate = None if grown < 0 else grown / (newest.at - before[0].at).total_seconds()
             if newest is not None:
                 before.append(newest)
             points.append(Point(since, at, rate))

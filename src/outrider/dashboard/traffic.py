@@ -75,7 +75,7 @@ class Traffic:
         return self._rate(("stream", subscription, stream))
 
     def read(self, subscription: str, event_type: str | None = None) -> float | None:
-        """Events per second, all or of a type, that the slowest cursor of a subscription has passed."""
+        """Events per second, all or of a type, that the cursor of a subscription has passed: of the fastest generation."""
         passed = self._rate(("read", subscription, ""))
         if passed is None or event_type is None:
             return passed

@@ -76,7 +76,9 @@ def show_all(
         print_json(schema=target.schema, letters=count.letters, **{"each" if each else "groups": found})
     elif not count.letters:
         typer.echo(
-            "no dead letters match" if which else "no dead letters; outrider event waiting lists what is tried again"
+            "no dead letters match"
+            if which
+            else "no dead letters; what is tried again: outrider event waiting, outrider job list"
         )
     elif each:
         dead_letters_output.show_each(singles, count.letters)

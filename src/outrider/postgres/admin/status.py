@@ -96,7 +96,7 @@ class Seen:
     """It takes nothing of other generations, unless an operator moves it."""
     doing: Doing | None = None
     troubles: tuple[Trouble, ...] = ()
-    """As of its last heartbeat, the oldest first."""
+    """As of its last heartbeat, by ORDER, then the oldest first."""
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By subscription: event types that its code does not know: the first three."""
     handled: int = 0
