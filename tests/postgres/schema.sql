@@ -823,14 +823,16 @@ begin
             order by "outrider".claim_at(j), j.id limit 500) as j
     )
     select array(select page.id from page where page.open),
+           -- Where a page was full. The other places that were looked at begin anew.
            (select jsonb_object_agg(last.place, last.job)
             from (select distinct on (p.place) p.place, jsonb_build_array(p.claim_at, p.id) as job,
                          count(*) over (partition by p.place) as jobs
                   from page as p order by p.place, p.claim_at desc, p.id desc) as last
             where last.jobs = 500)
     into kept, stopped;
-    if stopped is not null or after <> '{}' then
-        perform set_config('outrider.kept', coalesce(stopped::text, ''), false);
+    stopped := (after - p_lanes::text[] - p_suspects) || coalesce(stopped, '{}');
+    if stopped <> after then
+        perform set_config('outrider.kept', stopped::text, false);
     end if;
     if kept = '{}' then
         return;
@@ -2403,7 +2405,7 @@ CREATE FUNCTION outrider.make_jobs(p_subscription text, p_seqs bigint[], p_queue
 #variable_conflict use_column
 declare
     rest   bigint[] := p_seqs;
-    many   integer := cardinality(p_seqs);  -- all at once, or else one by one
+    many   integer := cardinality(p_seqs);  -- all at once; if one is held, half as many, and so on
     seqs   bigint[];
     number bigint;
     keyed  bigint[];
@@ -2449,15 +2451,17 @@ begin
                 end if;
             end if;
             made := made + number;
+            many := 2 * cardinality(seqs);
         exception when lock_not_available then
-            if many > 1 then
-                many := 1;
+            perform set_config('lock_timeout', '1ms', true);
+            if cardinality(seqs) > 1 then
+                many := cardinality(seqs) / 2;
                 continue;
             end if;
             held := held || rest[1];
-            perform set_config('lock_timeout', '1ms', true);
+            many := 1;
         end;
-        rest := rest[many + 1:];
+        rest := rest[cardinality(seqs) + 1:];
     end loop;
 end
 $$;
@@ -6056,24 +6060,27 @@ declare
 begin
     perform "outrider".sees_all();
     select max(t.outcome) filter (where t.seq is null), max(t.partition), max(t.due_in),
-           array_agg(t.seq order by t.seq) filter (where t.seq is not null)
+           coalesce(array_agg(t.seq order by t.seq) filter (where t.seq is not null), '{}')
     into outcome, place, due_in, seqs
     from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t;
     routed := 0;
     if outcome not in ('more', 'done') then  -- the cursor is not locked
         return;
     end if;
+    -- Here, and not with the lock_timeout of make_jobs, it waits for whoever has locked the whole table, like CREATE INDEX.
+    lock table "outrider".job in row exclusive mode;
     due := array(
         select d.seq from "outrider".delivery as d
         where d.subscription = p_subscription and d.generation = 0 and d.partition = place and d.status = 'pending'
           and d.head and d.reached and d.run_at <= now()
         order by d.run_at, d.seq limit 100 for update skip locked);
-    seqs := array(select e.seq from unnest(due || seqs) as e (seq) order by e.seq);
-    select j.made, j.held into routed, kept from "outrider".make_jobs(p_subscription, seqs, p_queue, p_priority) as j;
-    if due <> '{}' then
-        delete from "outrider".delivery as d
-        where d.subscription = p_subscription and d.seq = any (due) and d.seq <> all (kept);
-    end if;
+    due := array(select e.seq from unnest(due) as e (seq) order by e.seq);
+    select j.made, j.held into routed, kept from "outrider".make_jobs(p_subscription, due, p_queue, p_priority) as j;
+    delete from "outrider".delivery as d
+    where d.subscription = p_subscription and d.seq = any (due) and d.seq <> all (kept);
+    -- Not together with these: one that is still held would divide them.
+    select routed + j.made, array(select e.seq from unnest(kept || j.held) as e (seq) order by e.seq) into routed, kept
+    from "outrider".make_jobs(p_subscription, seqs, p_queue, p_priority) as j;
     if kept <> '{}' then
         insert into "outrider".delivery as d (
             subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, workspace_id)
@@ -6709,6 +6716,8 @@ begin
         from (select "outrider".receipt_key(batch.workspace_id, batch.event_type, batch.idempotency_key, batch.id)
                          collate "C" as key, batch.*
               from batch) as winner
+        where not exists (select from "outrider".event_handled as h  -- as in take
+                          where h.handler_name = p_subscription and h.idempotency_key = winner.key)
         order by winner.key, winner.place
         on conflict do nothing
         returning seq
@@ -6820,7 +6829,8 @@ begin
         select coalesce(
                    step.ids["outrider".fitting($payloads$
                        select j.payload from unnest($1) with ordinality as q (id, n)
-                       join "outrider".job as j on j.id = q.id order by q.n$payloads$, step.ids)],
+                       cross join lateral (select j.payload from "outrider".job as j where j.id = q.id limit 1) as j
+                       order by q.n$payloads$, step.ids)],
                    step.last)
         into ends
         from (select array_agg(j.id order by j.id) filter (
@@ -6862,7 +6872,8 @@ begin
         ends as materialized (
             select coalesce((select (array_agg(step.seq order by step.seq))["outrider".fitting($payloads$
                                  select o.payload from unnest($1) with ordinality as q (seq, n)
-                                 join "outrider".%1$I as o on o.seq = q.seq order by q.n$payloads$,
+                                 cross join lateral (select o.payload from "outrider".%1$I as o where o.seq = q.seq limit 1) as o
+                                 order by q.n$payloads$,
                                  array_agg(step.seq order by step.seq))] from step),
                             case when count(*) = $2 then max(read.seq) end) as seq from read
         )
@@ -7743,7 +7754,7 @@ CREATE VIEW outrider.event_status AS
      CROSS JOIN outrider.subscription s)
      CROSS JOIN LATERAL ( SELECT
                 CASE s.kind
-                    WHEN 'relay'::text THEN ((s.forwards OR (o.origin IS NULL)) AND (((s.workspace_id IS NULL) OR (o.workspace_id = s.workspace_id)) IS TRUE))
+                    WHEN 'relay'::text THEN ((NOT starts_with(o.event_type, 'outrider.canary_'::text)) AND (s.forwards OR (o.origin IS NULL)) AND (((s.workspace_id IS NULL) OR (o.workspace_id = s.workspace_id)) IS TRUE))
                     ELSE ((o.target IS NULL) OR (o.target = s.context))
                 END AS addressed,
             ((s.event_types IS NULL) OR (o.event_type = ANY (s.event_types))) AS wanted) fits)
@@ -8489,7 +8500,7 @@ CREATE VIEW outrider.tenant_event WITH (security_barrier='true') AS
              CROSS JOIN outrider.subscription s)
              CROSS JOIN LATERAL ( SELECT
                         CASE s.kind
-                            WHEN 'relay'::text THEN ((s.forwards OR (o.origin IS NULL)) AND (((s.workspace_id IS NULL) OR (o.workspace_id = s.workspace_id)) IS TRUE))
+                            WHEN 'relay'::text THEN ((NOT starts_with(o.event_type, 'outrider.canary_'::text)) AND (s.forwards OR (o.origin IS NULL)) AND (((s.workspace_id IS NULL) OR (o.workspace_id = s.workspace_id)) IS TRUE))
                             ELSE ((o.target IS NULL) OR (o.target = s.context))
                         END AS addressed,
                     ((s.event_types IS NULL) OR (o.event_type = ANY (s.event_types))) AS wanted) fits)

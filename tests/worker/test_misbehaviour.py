@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import psycopg
@@ -353,7 +354,7 @@ async def test_a_process_that_was_stopped_has_not_held_its_loop(database: str, m
     )
 
 
-@pytest.mark.parametrize("child", ["gather", "task group"])
+@pytest.mark.parametrize("child", ["gather", "task group", "of a batch"])
 async def test_a_child_task_that_holds_the_event_loop_is_reported_as_its_handler(
     database: str, monkeypatch: pytest.MonkeyPatch, child: str
 ) -> None:
@@ -369,20 +370,44 @@ async def test_a_child_task_that_holds_the_event_loop_is_reported_as_its_handler
     async def block() -> None:
         assert reported.wait(60)
 
+    async def one(event: Placed) -> None:
+        if child == "gather":
+            await asyncio.gather(block(), asyncio.sleep(0))
+        else:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(block())
+
+    async def many(events: list[Placed]) -> None:
+        await asyncio.gather(block(), asyncio.sleep(0))
+
     def declare(shop: Shop) -> None:
-        @shop.app.handler(Placed, name="shop.effect")
-        async def handle(event: Placed) -> None:
-            if child == "gather":
-                await asyncio.gather(block(), asyncio.sleep(0))
-            else:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(block())
+        shop.app.handler(Placed, name="shop.effect")(many if child == "of a batch" else one)
 
     async with opened(database, declare) as shop:
         shop.app.signals.listen(hear)
         async with shop.app.worker(), expect(shop.app, Settled, lambda signal: signal.events):
             await shop.publish("a1")
     assert reports[0].subscription == "shop.effect"
+
+
+async def test_a_task_belongs_to_who_started_it_and_not_to_who_awaits_it() -> None:
+    name, end, started = ContextVar("name", default=""), asyncio.Event(), list[asyncio.Task[object]]()
+
+    async def start() -> None:
+        name.set("starts")
+        started.append(asyncio.create_task(end.wait()))
+        await asyncio.sleep(0)
+
+    async def wait() -> None:
+        name.set("awaits")
+        await started[0]
+
+    await asyncio.create_task(start())
+    waits = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    assert [watchdog.context_of(each).get(name) for each in (*started, waits)] == ["starts", "awaits"]
+    end.set()
+    await waits
 
 
 @pytest.mark.verify

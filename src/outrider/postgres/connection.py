@@ -173,11 +173,13 @@ class NearestTime(TimestamptzLoader):
             return datetime(1, 1, 2, tzinfo=UTC) if past else datetime(9999, 12, 30, tzinfo=UTC)
 
 
-async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider", notify: str = "commit") -> Wire:
+async def connect(
+    dsn: str, *, autocommit: bool = False, name: str = "outrider", notify: str = "commit", copies: bool = False
+) -> Wire:
     """A new session. `name` is its application_name, unless the DSN has one. With `notify="off"`, functions that it calls
-    send no notifications."""
+    send no notifications. `copies`: users may COPY much on it."""
     try:
-        conn = await Wire.connect(complete(dsn), autocommit=True, fallback_application_name=name)
+        conn = await Wire.connect(complete(dsn, copies=copies), autocommit=True, fallback_application_name=name)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     except asyncio.CancelledError as cancelled:
@@ -197,9 +199,9 @@ async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider",
     return conn
 
 
-def connect_sync(dsn: str, *, autocommit: bool = False) -> Session:
+def connect_sync(dsn: str, *, autocommit: bool = False, copies: bool = False) -> Session:
     try:
-        conn = SyncWire.connect(complete(dsn), autocommit=True)
+        conn = SyncWire.connect(complete(dsn, copies=copies), autocommit=True)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     try:
@@ -217,12 +219,12 @@ def connect_sync(dsn: str, *, autocommit: bool = False) -> Session:
 
 @asynccontextmanager
 async def transaction(dsn: str) -> AsyncIterator[AsyncSession]:
-    """A new session in a transaction that commits at the end."""
-    async with await connect(dsn) as conn:
+    """A new session of a user's job, in a transaction that commits at the end."""
+    async with await connect(dsn, copies=True) as conn:
         yield conn
 
 
 @contextmanager
 def transaction_sync(dsn: str) -> Iterator[Session]:
-    with connect_sync(dsn) as conn:
+    with connect_sync(dsn, copies=True) as conn:
         yield conn

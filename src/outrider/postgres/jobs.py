@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import psycopg
 from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
@@ -180,7 +179,7 @@ async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> 
     return [
         (*row[:PAYLOAD], *texts[row[_DELIVERY]], *row[TRACE + 1 :]) if row[_DELIVERY] in large else row
         for row in rows
-        if row[_DELIVERY] in texts or row[_DELIVERY] not in large  # a job without texts was erased since
+        if row[_DELIVERY] in texts or row[_DELIVERY] not in large  # without texts: its lease is gone
     ]
 
 
@@ -246,8 +245,5 @@ async def renew(conn: AsyncSession, worker: UUID, names: list[str], schema: str)
 async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int, float]:
     """Turns events into jobs, in a transaction of its own. Returns the outcome of the take, the number of jobs, and if the
     outcome is idle, the seconds until an event may be tried again that another transaction holds up."""
-    try:
-        [(outcome, routed, due_in)] = await fetch_call(conn, "route", schema, params)
-    except psycopg.errors.UniqueViolation:
-        return "more", 0, 0  # the same job was enqueued concurrently
+    [(outcome, routed, due_in)] = await fetch_call(conn, "route", schema, params)
     return outcome, routed, float("inf") if due_in is None or outcome != "idle" else max(0.0, due_in)

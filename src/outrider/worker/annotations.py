@@ -31,10 +31,10 @@ def annotation(function: Callable[..., Any], position: int) -> Any:
     if given is inspect.Parameter.empty:
         return Any
     # Alone, so that another parameter whose annotation cannot be evaluated does not hide this one.
-    scope, names = getattr(inspect.unwrap(called), "__globals__", {}), dict[str, Any]()
+    scope, names, known = getattr(inspect.unwrap(called), "__globals__", {}), dict[str, Any](), given
     if isinstance(given, str):  # module.Placed is Placed, if the module is unknown
-        given = re.sub(r"\b([^\W\d]\w*)(?:\.\w+)*\.(\w+)", lambda name: name[0] if name[1] in scope else name[2], given)
-    alone = types.SimpleNamespace(__annotations__={"it": given})
+        known = re.sub(r"\b([^\W\d]\w*)(?:\.\w+)*\.(\w+)", lambda name: name[0] if name[1] in scope else name[2], given)
+    alone = types.SimpleNamespace(__annotations__={"it": known})
     while True:
         try:
             return typing.get_type_hints(alone, scope, names)["it"]

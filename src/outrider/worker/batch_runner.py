@@ -171,8 +171,8 @@ class Runner:
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
         inherited_workspace.set(rows[0][WORKSPACE])
         inherited_cause.set(rows[0][ID] if len(rows) == 1 else None)
-        context = copy_context()
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
+            context = copy_context()
             try:
                 if (waiting := self._callable(conn)(context, events, ctx)) is not None:
                     await waiting

@@ -1,4 +1,4 @@
-"""The loop of a job that subscribes to events: a cursor reads them, and one statement makes a job of each."""
+"""The loop of a job that subscribes to events: a cursor reads them, and `route` makes jobs of them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,6 @@ FAILURES_ALONE = 10
 ALONE_DELAY = timedelta(seconds=30)
 """How long that event waits."""
 UNIQUE_VIOLATION = "23505"
-"""At COMMIT: the server has no room for the notifications of this transaction."""
 _OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
 
 
@@ -271,8 +270,8 @@ class HandlerReader:
     def excuse(self, dsn: str) -> None:
         """Report that the death of this process is not to be blamed on the batch that runs, nor on the armed suspect.
 
-        Called from a thread, because the event loop may be blocked. If the batch is committed nevertheless, the excuse hides
-        one death of a worker until the next batch is committed.
+        Called from a thread, because the event loop may be blocked. If the batch is committed or fails nevertheless, the
+        excuse hides one death of a worker until the next batch is committed.
         """
         cursor, armed = self._running, self.next_take.armed
         self._running = self.next_take.armed = None

@@ -16,6 +16,7 @@ from outrider.error_text import sqlstate
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
 from outrider.failpoint import hit
 from outrider.postgres import jobs
+from outrider.postgres.errors import queue_is_full
 from outrider.postgres.heartbeat import Identity
 from outrider.postgres.jobs import LEASE, Claimed, ClaimRequest, Lane, Leased
 from outrider.postgres.worker_sessions import OwnSession
@@ -282,21 +283,19 @@ class JobLoop(Loop):
     # settle
 
     async def _settle_all(self, claiming: asyncio.Task[None]) -> None:
-        failures = refusals = 0
+        failures = 0
         while True:
             self._may_settle.clear()
             try:
                 if await self._settle(self._settlements):
                     self._jobs.recovered(failures, SETTLE)
-                    failures, refusals, self._one_session = 0, 0, False
+                    failures, self._one_session = 0, False
                     continue
             except TROUBLES as error:
                 failures += 1
                 self._one_session = isinstance(error, DatabaseUnavailable)
                 self._may_claim.set()
-                refused = (sqlstate(error) or "").startswith(("22", "54"))
-                refusals = refusals + 1 if refused else 0
-                if refusals > 1:  # the first may be the server's: its queue of notifications was full at COMMIT
+                if (sqlstate(error) or "").startswith(("22", "54")) and not queue_is_full(error):
                     self._slots.drop_results()
                 self._failed(error, self._settlements, failures, SETTLE)
                 await within(pause(failures), self._may_settle.wait())

@@ -93,11 +93,11 @@ class _Watch:
 
 def _name(task: asyncio.Task[Any]) -> str:
     """The handler or job that runs in this task, or that has started it."""
-    return at_work(task) or _context_of(task).get(inherited) or task.get_name()
+    return at_work(task) or context_of(task).get(inherited) or task.get_name()
 
 
-def _context_of(task: asyncio.Task[Any]) -> Context:
+def context_of(task: asyncio.Task[Any]) -> Context:
     if sys.version_info >= (3, 12):
         return task.get_context()
-    # The last one: a task that is awaited also refers to the context of whoever awaits it.
-    return [each for each in gc.get_referents(task) if isinstance(each, Context)][-1]
+    # The first one: a task that is awaited also refers to the context of whoever awaits it.
+    return next(each for each in gc.get_referents(task) if isinstance(each, Context))

@@ -635,7 +635,6 @@ MUTANTS = {
     "a history is not kept": changed("settle_done", ("or said.anything or", "or")),
     "keep is not obeyed": changed("settle_done", ("s.keep is not null", "false")),
     "every job is kept": changed("settle_done", ("and s.keep is not null", "")),
-    "who is done supersedes nobody": changed("settle_done", ("j.status = 'in_flight' and j.seq is null", "false")),
     "who fails yields only to who is pending": changed(
         "release", ("or not p_job.closed and exists", "or false and exists")
     ),

@@ -132,6 +132,35 @@ def test_many_that_are_held(conn: Conn, user: Conn) -> None:
     assert len(waiting(conn)) == 30
 
 
+def test_one_that_is_held_does_not_divide_the_others(conn: Conn, user: Conn) -> None:
+    """Each part is a subtransaction: more than 64 in a transaction slow down every session of the server."""
+    held(user, conn, "cancel")
+    for n in range(50):
+        published(conn, f"first {n}")
+        if n == 20:
+            published(conn)
+    parts = "select count(distinct xmin::text) < %s from outrider.job where unique_key like %s"
+    assert routed(conn)[1] == 50
+    assert conn.execute(parts, [16, "%first%"]).fetchone() == (True,)
+    a_second_later(conn)
+    for n in range(50):
+        published(conn, f"second {n}")
+    assert routed(conn)[1] == 50
+    assert conn.execute(parts, [2, "%second%"]).fetchone() == (True,)
+    assert waiting(conn) == ["seven"]
+
+
+def test_a_lock_of_the_whole_table_is_waited_for(conn: Conn, user: Conn) -> None:
+    """As of CREATE INDEX, or of a migration. It holds no single event, so none is put aside."""
+    published(conn)
+    user.execute("lock table outrider.job in share mode")
+    conn.execute("set lock_timeout = '100ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        routed(conn)
+    user.rollback()
+    assert routed(conn)[1] == 1
+
+
 def test_while_it_is_paused(conn: Conn, user: Conn) -> None:
     held(user, conn, "cancel")
     published(conn)
@@ -237,3 +266,12 @@ def test_a_receipt_that_an_open_replay_takes_away(conn: Conn, user: Conn) -> Non
     conn.execute(text, [other, "seven"])
     conn.execute(text, [other, "eight"])
     assert taken(conn, 1) == 1
+    conn.execute(
+        """insert into outrider.delivery (
+               subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+           select %s, 1, seq, id, event_type, 'pending', true, true, now() from outrider.outbox
+           where aggregate_id = %s and idempotency_key = 'seven'""",
+        [HANDLER, other],
+    )
+    assert taken(conn, 1) == 0, "one that waited for a retry"
+    assert conn.execute("select count(*) from outrider.delivery where partition = 1").fetchone() == (0,)

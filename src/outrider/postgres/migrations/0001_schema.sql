@@ -1,6 +1,6 @@
 -- The schema: tables with their indexes, triggers and views, by subject. Functions are in sql/*/functions.
 -- breaking: yes
--- functions: f8098f7cc20eeb73
+-- functions: 38ed10bb4d56f7b3
 
 -- The functions of triggers. They are empty here and get their bodies with all others, at the end.
 create function /*schema*/accept_event() returns trigger language plpgsql as 'begin return new; end';
@@ -798,7 +798,7 @@ select o.id as event_id, o.seq, o.event_type, o.occurred_at, o.workspace_id, o.g
 from /*schema*/outbox as o
 cross join /*schema*/subscription as s
 cross join lateral (
-    select case s.kind when 'relay' then (s.forwards or o.origin is null)
+    select case s.kind when 'relay' then not starts_with(o.event_type, 'outrider.canary_') and (s.forwards or o.origin is null)
                                          and (s.workspace_id is null or o.workspace_id = s.workspace_id) is true
                        else o.target is null or o.target = s.context end as addressed,
            s.event_types is null or o.event_type = any (s.event_types) as wanted) as fits

@@ -25,7 +25,8 @@ begin
         select coalesce(
                    step.ids[/*schema*/fitting($payloads$
                        select j.payload from unnest($1) with ordinality as q (id, n)
-                       join /*schema*/job as j on j.id = q.id order by q.n$payloads$, step.ids)],
+                       cross join lateral (select j.payload from /*schema*/job as j where j.id = q.id limit 1) as j
+                       order by q.n$payloads$, step.ids)],
                    step.last)
         into ends
         from (select array_agg(j.id order by j.id) filter (
@@ -67,7 +68,8 @@ begin
         ends as materialized (
             select coalesce((select (array_agg(step.seq order by step.seq))[/*schema*/fitting($payloads$
                                  select o.payload from unnest($1) with ordinality as q (seq, n)
-                                 join /*schema*/%1$I as o on o.seq = q.seq order by q.n$payloads$,
+                                 cross join lateral (select o.payload from /*schema*/%1$I as o where o.seq = q.seq limit 1) as o
+                                 order by q.n$payloads$,
                                  array_agg(step.seq order by step.seq))] from step),
                             case when count(*) = $2 then max(read.seq) end) as seq from read
         )

@@ -138,6 +138,8 @@ begin
         from (select /*schema*/receipt_key(batch.workspace_id, batch.event_type, batch.idempotency_key, batch.id)
                          collate "C" as key, batch.*
               from batch) as winner
+        where not exists (select from /*schema*/event_handled as h  -- as in take
+                          where h.handler_name = p_subscription and h.idempotency_key = winner.key)
         order by winner.key, winner.place
         on conflict do nothing
         returning seq

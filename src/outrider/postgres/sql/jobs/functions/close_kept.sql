@@ -37,14 +37,16 @@ begin
             order by /*schema*/claim_at(j), j.id limit 500) as j
     )
     select array(select page.id from page where page.open),
+           -- Where a page was full. The other places that were looked at begin anew.
            (select jsonb_object_agg(last.place, last.job)
             from (select distinct on (p.place) p.place, jsonb_build_array(p.claim_at, p.id) as job,
                          count(*) over (partition by p.place) as jobs
                   from page as p order by p.place, p.claim_at desc, p.id desc) as last
             where last.jobs = 500)
     into kept, stopped;
-    if stopped is not null or after <> '{}' then
-        perform set_config('outrider.kept', coalesce(stopped::text, ''), false);
+    stopped := (after - p_lanes::text[] - p_suspects) || coalesce(stopped, '{}');
+    if stopped <> after then
+        perform set_config('outrider.kept', stopped::text, false);
     end if;
     if kept = '{}' then
         return;

@@ -1,7 +1,7 @@
 -- make_jobs: make jobs of these events of a job's subscription, except those that have a receipt or are jobs already. Events with the
 -- same idempotency key are one job: while it waits or runs by the index job_once, and afterwards by the receipt. For route.
 -- Locks:  an event whose key another transaction holds in job_once (an operator changes that job, or replays a dead letter of the
---         key) is held. It waits 20 ms for the first of those and 1 ms for each other: one transaction may hold them all.
+--         key) is held. It waits 20 ms for the first of those and then 1 ms at a time: one transaction may hold them all.
 -- Returns the number of new jobs, and the events that are held.
 create or replace function /*schema*/make_jobs(
     p_subscription text, p_seqs bigint[], p_queue text, p_priority integer, out made bigint, out held bigint[]
@@ -17,7 +17,7 @@ as $$
 #variable_conflict use_column
 declare
     rest   bigint[] := p_seqs;
-    many   integer := cardinality(p_seqs);  -- all at once, or else one by one
+    many   integer := cardinality(p_seqs);  -- all at once; if one is held, half as many, and so on
     seqs   bigint[];
     number bigint;
     keyed  bigint[];
@@ -63,15 +63,17 @@ begin
                 end if;
             end if;
             made := made + number;
+            many := 2 * cardinality(seqs);
         exception when lock_not_available then
-            if many > 1 then
-                many := 1;
+            perform set_config('lock_timeout', '1ms', true);
+            if cardinality(seqs) > 1 then
+                many := cardinality(seqs) / 2;
                 continue;
             end if;
             held := held || rest[1];
-            perform set_config('lock_timeout', '1ms', true);
+            many := 1;
         end;
-        rest := rest[many + 1:];
+        rest := rest[cardinality(seqs) + 1:];
     end loop;
 end
 $$;

@@ -19,24 +19,27 @@ declare
 begin
     perform /*schema*/sees_all();
     select max(t.outcome) filter (where t.seq is null), max(t.partition), max(t.due_in),
-           array_agg(t.seq order by t.seq) filter (where t.seq is not null)
+           coalesce(array_agg(t.seq order by t.seq) filter (where t.seq is not null), '{}')
     into outcome, place, due_in, seqs
     from /*schema*/take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t;
     routed := 0;
     if outcome not in ('more', 'done') then  -- the cursor is not locked
         return;
     end if;
+    -- Here, and not with the lock_timeout of make_jobs, it waits for whoever has locked the whole table, like CREATE INDEX.
+    lock table /*schema*/job in row exclusive mode;
     due := array(
         select d.seq from /*schema*/delivery as d
         where d.subscription = p_subscription and d.generation = 0 and d.partition = place and d.status = 'pending'
           and d.head and d.reached and d.run_at <= now()
         order by d.run_at, d.seq limit 100 for update skip locked);
-    seqs := array(select e.seq from unnest(due || seqs) as e (seq) order by e.seq);
-    select j.made, j.held into routed, kept from /*schema*/make_jobs(p_subscription, seqs, p_queue, p_priority) as j;
-    if due <> '{}' then
-        delete from /*schema*/delivery as d
-        where d.subscription = p_subscription and d.seq = any (due) and d.seq <> all (kept);
-    end if;
+    due := array(select e.seq from unnest(due) as e (seq) order by e.seq);
+    select j.made, j.held into routed, kept from /*schema*/make_jobs(p_subscription, due, p_queue, p_priority) as j;
+    delete from /*schema*/delivery as d
+    where d.subscription = p_subscription and d.seq = any (due) and d.seq <> all (kept);
+    -- Not together with these: one that is still held would divide them.
+    select routed + j.made, array(select e.seq from unnest(kept || j.held) as e (seq) order by e.seq) into routed, kept
+    from /*schema*/make_jobs(p_subscription, seqs, p_queue, p_priority) as j;
     if kept <> '{}' then
         insert into /*schema*/delivery as d (
             subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, workspace_id)
