@@ -125,6 +125,13 @@ def test_the_address_is_shown_although_the_app_is_broken(start: Start, database:
     terminal.end()
 
 
+@pytest.mark.parametrize("named", ["shop", "shop.py", ":app"])
+def test_a_name_that_no_change_of_a_file_can_cure_is_refused(outrider: Run, database: str, named: str) -> None:
+    done = outrider("dev", named, "--dsn", database, "--port", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"outrider: the command line names {named!r}: write it as module:name, like shop:app\n"
+
+
 def test_it_ends_although_nobody_reads_what_it_prints(start: Start, database: str, tmp_path: Path) -> None:
     """As behind `| head`: what cannot be printed any more does not keep the signal from the worker."""
     write(tmp_path, "unread")

@@ -58,6 +58,14 @@ def test_the_list_says_why_and_how_many_wait_behind(ids: list[str], database: st
     assert [each["event_id"] for each in listed] == [ids[0], ids[4]]
 
 
+def test_ids_are_whole_on_a_narrow_terminal(
+    ids: list[str], database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert ids[0] in run(tmp_path, database).stdout
+    assert ids[1] in run(tmp_path, database, ids[0]).stdout
+
+
 def test_one_event_shows_what_waits_behind_it(ids: list[str], database: str, tmp_path: Path) -> None:
     told = run(tmp_path, database, ids[0]).stdout
     assert all(each in told for each in ids[1:4])

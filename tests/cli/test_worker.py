@@ -545,6 +545,7 @@ def test_processes_of_different_classes_share_the_work(desk: Desk, processes: st
         (["--app", "shop:app"], "no database"),
         (["--app", "shop:app", "--dsn", "postgresql://127.0.0.1:1/x"], "nothing listens at 127.0.0.1:1"),
         (["--app", "nowhere:app", "--processes", "2"], "names the module 'nowhere'"),
+        (["nowhere:app"], "--app names the module 'nowhere'"),
     ],
 )  # fmt: skip
 def test_errors(outrider: Run, tmp_path: Path, options: list[str], said: str) -> None:

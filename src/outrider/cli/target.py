@@ -219,10 +219,16 @@ def in_pyproject(setting: str, example: str) -> str | None:
     return found
 
 
-def _load(name: str, named_by: str) -> Outrider:
+def parts_of(name: str, named_by: str) -> tuple[str, str]:
+    """The module and the name in it."""
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
         raise ConfigError(f"{named_by} names {name!r}: write it as module:name, like shop:app")
+    return module_name, attribute
+
+
+def _load(name: str, named_by: str) -> Outrider:
+    module_name, attribute = parts_of(name, named_by)
     module = _import(module_name, named_by)
     apps = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Outrider)]
     instead = f"name it as {' or '.join(apps)}" if apps else "create one there: app = Outrider(context=...)"

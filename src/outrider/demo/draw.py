@@ -42,10 +42,11 @@ worker does it again. A worker that listens again looks for what it has missed."
 NEXT = """\
 What to type next. This starts the demo's Postgres again; leave it running:
   {outrider} dev
-In another terminal: how far each subscription has read, and what failed:
+It shows a dashboard of a new database. In another terminal, for the demo's:
   export OUTRIDER_DSN={dsn}
-  {outrider} status
-  {outrider} dlq list
+  {outrider} status       how far each subscription has read
+  {outrider} dlq list     what failed
+  {outrider} dashboard    all of it
 The data stays until the next demo. A service of your own, to begin with:
   {outrider} init --service billing"""
 

@@ -21,7 +21,7 @@ from outrider.cli.output.text import counted
 from outrider.cli.reload import ReloadedWorker, changes, python_files
 from outrider.cli.serve import ServeOptions, Service
 from outrider.cli.shutdown import leave, obeying
-from outrider.cli.target import VARIABLE, Location, in_pyproject
+from outrider.cli.target import VARIABLE, Location, in_pyproject, parts_of
 from outrider.config import Settings, secret_of
 from outrider.postgres.connection import connect
 from outrider.postgres.embedded import Embedded
@@ -81,6 +81,8 @@ def dev(
     if app is not None:
         location = replace(location, app_name=app)
     named = location.app_name or os.environ.get(VARIABLE) or in_pyproject("app", "shop:app")
+    if named:
+        parts_of(named, "the command line" if location.app_name else "the environment or pyproject.toml")
     settings = Settings.load(dsn=location.dsn, embedded=location.dsn is None, schema=location.schema_name)
     options = ServeOptions(grace=grace)
     options.check()
@@ -92,6 +94,8 @@ def dev(
             dsn = server.dsn(EMBEDDED_DATABASE)
             tell("postgres", server.describe(EMBEDDED_DATABASE))
             tell("postgres", f"in other terminals: export OUTRIDER_DSN={shlex.quote(dsn)}")
+            if os.environ.get("OUTRIDER_DSN") not in (None, dsn):
+                tell("postgres", "the database of OUTRIDER_DSN is not used here: --dsn names one")
             location = replace(location, embedded=True)
         else:
             dsn = settings.dsn or ""

@@ -28,6 +28,9 @@ commands = Commands()
 def worker(
     location: Location,
     options: ServeOptions,
+    named: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:NAME]", help="The app, like shop:app; the same as --app.")
+    ] = None,
     processes: Annotated[int, typer.Option("--processes", metavar="N", min=1, help="How many worker processes.")] = 1,
     handlers: Annotated[
         list[str] | None,
@@ -86,6 +89,8 @@ def worker(
       [bold]outrider worker --app shop:app --slots 50 --queue mail --queue default[/]
       [bold]outrider worker --app shop:app --class llm --only-class[/]
     """
+    if named is not None:
+        location = replace(location, app_name=named)
     if parent is not None:
         end_with(parent)
         location = replace(location, dsn=os.environ.pop(CHILD_DSN, None))

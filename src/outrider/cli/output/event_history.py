@@ -28,6 +28,8 @@ from outrider.postgres.admin.waiting import MOST_BEHIND, EventBehind, WaitingEve
 
 PAYLOAD_LINES = 100
 LONGEST_LINE = 1000
+WHOLE_ID = 36
+"""Characters of an id: it can be copied, however narrow the terminal is."""
 STYLES = {"delivered": "green", "failed": "red", "pending": "yellow", "running": "yellow"}
 
 
@@ -245,6 +247,7 @@ def _soon(when: datetime | None, now: datetime) -> str:
 
 def tell_waiting(found: Sequence[WaitingEvent]) -> None:
     table = make_table("event", "subscription, key", "tried again", "why", "behind")
+    table.columns[0].min_width = WHOLE_ID
     for each in found:
         behind = "all later events" if each.order == "total" else capped(each.behind, MOST_BEHIND)
         table.add_row(
@@ -259,6 +262,7 @@ def tell_waiting(found: Sequence[WaitingEvent]) -> None:
 
 def tell_behind(found: Sequence[EventBehind]) -> None:
     table = make_table("event", "subscription", "log position", "waits since")
+    table.columns[0].min_width = WHOLE_ID
     for each in found:
         table.add_row(
             lines(each.event_id, each.event_type), lines(each.subscription), f"{each.seq:,}", moment(each.since)
