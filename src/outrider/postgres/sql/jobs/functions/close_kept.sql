@@ -44,7 +44,7 @@ begin
                   from page as p order by p.place, p.claim_at desc, p.id desc) as last
             where last.jobs = 500)
     into kept, stopped;
-    stopped := (after - p_lanes::text[] - p_suspects) || coalesce(stopped, '{}');
+    stopped := after - coalesce(p_lanes::text[], '{}') - coalesce(p_suspects, '{}') || coalesce(stopped, '{}');
     if stopped <> after then
         perform set_config('outrider.kept', stopped::text, false);
     end if;
