@@ -147,7 +147,10 @@ class Outrider(Declarations, Operations):
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[connection.AsyncSession]:
-        """A connection of the app's own pool. To publish, you may use any connection of yours instead."""
+        """A connection of the app's own pool, in a transaction that commits at the end of the block.
+
+        To publish, you may use any connection of yours instead.
+        """
         async with self._opened().connection() as conn:
             yield conn
 
