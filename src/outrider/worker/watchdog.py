@@ -92,8 +92,8 @@ class _Watch:
 
 
 def _name(task: asyncio.Task[Any]) -> str:
-    """The handler or job that runs in this task, or that has started it."""
-    return at_work(task) or context_of(task).get(inherited) or task.get_name()
+    """The handler or job that runs in this task, or that has started it; or the loop, which has the name of its handler."""
+    return at_work(task) or context_of(task).get(inherited) or task.get_name().removeprefix("outrider ")
 
 
 def context_of(task: asyncio.Task[Any]) -> Context:
