@@ -6,7 +6,7 @@ Processes that only publish do not need the worker, the log and the embedded ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from outrider.worker.drain import Drained
     from outrider.worker.job_loop import JobLoop
     from outrider.worker.upkeep_loop import UpkeepLoop
+    from outrider.worker.wakeups import Wakeups
     from outrider.worker.worker import Worker
 
 EMBEDDED_DATABASE = "outrider"
@@ -257,8 +258,8 @@ class Outrider(Declarations, Operations):
             handlers=chosen.handlers,
             jobs=chosen.jobs,
             schedules=scheduled,
-            others=lambda worker, poll: [
-                *self._relay_loops(chosen.relays, worker, poll),
+            others=lambda worker, wakeups: [
+                *self._relay_loops(chosen.relays, worker, wakeups),
                 *self._inbox_loops(chosen.inboxes),
                 *self._rollup_loops(chosen.rollups),
                 *self._upkeep_loops(),
@@ -276,13 +277,13 @@ class Outrider(Declarations, Operations):
         assert self._dsn is not None
         return Site(self._dsn, pool, self.settings, self.signals)
 
-    def _relay_loops(
-        self, relays: Sequence[Relay], worker: str, poll: Callable[[], float] = lambda: 0
-    ) -> list[RelayLoop]:
+    def _relay_loops(self, relays: Sequence[Relay], worker: str, wakeups: Wakeups | None = None) -> list[RelayLoop]:
         from outrider.relay.relay_loop import RelayLoop
 
-        dsn, schema, signals = self._site().dsn, self.settings.schema, self.signals
-        return [RelayLoop(each, dsn=dsn, schema=schema, signals=signals, worker=worker, poll=poll) for each in relays]
+        dsn, schema, told = self._site().dsn, self.settings.schema, self.signals
+        return [
+            RelayLoop(each, dsn=dsn, schema=schema, signals=told, worker=worker, wakeups=wakeups) for each in relays
+        ]
 
     def _inbox_loops(self, inboxes: Sequence[Inbox]) -> list[InboxLoop]:
         from outrider.inbox.inbox_loop import InboxLoop

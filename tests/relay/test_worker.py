@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.brokers import RedisServer
@@ -13,9 +14,10 @@ from tests.relay.depot import Depot, Lost, Sent, depot, ids_in
 
 from outrider import Outrider
 from outrider.errors import ConfigError, DeclarationError
-from outrider.signals import BrokerDown, BrokerUp, ListenerUp, Relayed, Signal, Skipped, Woken
+from outrider.signals import BrokerDown, BrokerUp, ListenerUp, Relayed, Signal, Skipped, Taken, Woken
 from outrider.streams import RedisLease, RedisStreams
 from outrider.testing import expect
+from outrider.worker.wakeups import Wakeups
 
 
 def sink_of(server: RedisServer, name: str) -> RedisStreams:
@@ -50,6 +52,28 @@ async def test_a_publish_wakes_it(database: str, redis_server: RedisServer, name
             ids = await house.publish("a1", "a2")
         assert relayed[0].topics == {"depot.sent": 2}
         assert await ids_in(sink_of(redis_server, name), name) == ids
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_after_a_take_that_has_read_everything_it_takes_no_more(
+    database: str, redis_server: RedisServer, name: str, heard: bool
+) -> None:
+    """If the notification of the next event is sure to wake it."""
+    wakeups = cast(Wakeups, SimpleNamespace(hears_at_once=lambda _: heard, pause=lambda: 3600.0))
+    outcomes: list[str] = []
+    async with relaying(database, redis_server, name) as house:
+        house.app.signals.listen(lambda each: outcomes.append(each.outcome) if isinstance(each, Taken) else None)
+        [loop] = house.app._relay_loops(house.app.relays, "here", wakeups)
+        try:
+            await house.publish("a1")
+            while outcomes[-1:] != ["idle"]:
+                await loop.step()
+            outcomes.clear()
+            await house.publish("b1")
+            await loop.step()
+        finally:
+            await loop.close()
+    assert outcomes == (["done"] if heard else ["done", "idle"])
 
 
 @pytest.mark.parametrize("how", ["publish", "publish_many", "sql", "generation"])

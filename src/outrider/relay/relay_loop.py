@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from outrider.signals import BrokerDown, BrokerUp, Signals
 from outrider.streams.stream import bare_position
 from outrider.worker.deadline import Deadline
 from outrider.worker.loop import BUSY_PAUSE, Loop, pause
+from outrider.worker.wakeups import Wakeups
 
 CHECK_INTERVAL = 2.0
 """Seconds between two checks that the streams are intact, while there is nothing to send."""
@@ -34,12 +35,12 @@ class RelayLoop(Loop):
     troubles: ClassVar = (Exception,)  # whatever a sink or the database does, the rest of the worker goes on
 
     def __init__(
-        self, relay: Relay, *, dsn: str, schema: str, signals: Signals, worker: str, poll: Callable[[], float]
+        self, relay: Relay, *, dsn: str, schema: str, signals: Signals, worker: str, wakeups: Wakeups | None
     ) -> None:
-        """`poll`: seconds between two polls of a relay that does not say how often."""
+        """`wakeups`: those of the worker; None = it is drained."""
         super().__init__(relay.name, signals, types=relay.subscription.event_types)
         self._relay = relay
-        self._poll = poll
+        self._wakeups = wakeups
         self._schema = schema
         self._sender = Sender(relay, signals, schema=schema, worker=worker)
         self._sessions = WorkerSessions(dsn, 1, relay.deadline + MARGIN)
@@ -47,6 +48,8 @@ class RelayLoop(Loop):
         """Consecutive failures of the broker."""
         self._take_at = float("-inf")
         """When to take again, if nothing wakes it. Times are by time.monotonic."""
+        self._nothing_due = False
+        """The last idle take said that no replayed or rejected event waits for its time."""
         self._checked = float("-inf")
         self._known: dict[str, str] = {}
         """The positions of the streams at the last check."""
@@ -72,46 +75,60 @@ class RelayLoop(Loop):
 
     async def _work(self) -> float:
         """Send what there is. Returns the seconds until the next take."""
-        sent = await self._send_all()
+        sent, goes_on = await self._send_all()
         if self._down:
             self._signals.emit(BrokerUp(self.name))
         self._down = 0
         if sent is None:
             self.skips("lease")
             return min(self._interval() * 4, BUSY_PAUSE)
-        if sent.again:
+        if goes_on:
             return 0
         self.skips(sent.outcome if sent.outcome in ("paused", "unknown") else "")
         wait = BUSY_PAUSE if sent.outcome == "busy" else self._interval()
         return wait if sent.due_in is None else max(0.001, min(wait, sent.due_in))
 
+    def _goes_on(self, sent: Sent) -> bool:
+        """False after a take that has read everything, if nothing is due later and the next event is sure to notify."""
+        if sent.outcome == "done":
+            heard = self._wakeups is not None and self._wakeups.hears_at_once(None)
+            return sent.again and not (heard and self._nothing_due)
+        if sent.outcome != "more":
+            self._nothing_due = sent.outcome == "idle" and sent.due_in is None
+        return sent.again
+
     def _interval(self) -> float:
-        return self._poll() if self._relay.poll is None else self._relay.poll
+        """Seconds between two polls."""
+        if self._relay.poll is not None:
+            return self._relay.poll
+        return 0 if self._wakeups is None else self._wakeups.pause()
 
     @property
     def patient(self) -> bool:
         return bool(self._down or self.trouble)  # else every publish would be another attempt
 
-    async def _send_all(self) -> Sent | None:
-        """None if another relay holds the lease."""
+    async def _send_all(self) -> tuple[Sent | None, bool]:
+        """The last batch, and whether to go on at once. None if another relay holds the lease."""
         await self._relay.sink.open()
         if not await self._leased():
-            return None
+            return None, False
         async with self._sessions.session(self.name) as conn:
             if self._down:
                 await self._probe(conn)
             try:
                 while True:
                     sent = await self._sender.step(conn)
-                    if not sent.again or self.stopping or not await self._leased():
+                    goes_on = self._goes_on(sent)
+                    if not goes_on or self.stopping or not await self._leased():
                         break
             finally:
                 await self._sender.release(conn)
-            if not sent.again and time.monotonic() >= self._checked + CHECK_INTERVAL:
+            if not goes_on and time.monotonic() >= self._checked + CHECK_INTERVAL:
                 self._checked = time.monotonic()
                 if await self._moved(conn):
-                    return await self._sender.recover(conn)
-            return sent
+                    sent = await self._sender.recover(conn)
+                    goes_on = self._goes_on(sent)
+            return sent, goes_on
 
     async def _moved(self, conn: AsyncSession) -> bool:
         """Whether a stream does not end with the event that the relay wrote last. Checks some streams each time, in turn."""

@@ -23,9 +23,8 @@ class Duties:
     handlers: Sequence[Handler] = ()
     jobs: Sequence[JobHandler] = ()
     schedules: Sequence[Scheduled] = ()
-    others: Callable[[str, Callable[[], float]], Sequence[Loop]] = lambda _worker, _poll: ()
-    """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name. `poll` returns the seconds between
-    two polls."""
+    others: Callable[[str, Wakeups], Sequence[Loop]] = lambda _worker, _wakeups: ()
+    """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name."""
     classes: Sequence[str] = ()
     """Events that were published with one of these channel classes wake the worker too."""
     every_class: bool = False
@@ -58,4 +57,4 @@ class Duties:
             fired = lambda kind: wakeups.wake(kind, settings.generation)  # noqa: E731
             loops.append(ScheduleLoop(self.schedules, settings, signals, sessions=sessions, poll=poll, on_fired=fired))
         loops.append(CanaryLoop(settings.generation, str(identity), settings.schema, sessions))
-        return [*loops, *self.others(str(identity), poll)]
+        return [*loops, *self.others(str(identity), wakeups)]

@@ -118,8 +118,8 @@ class Wakeups:
         """Seconds to sleep without a wake-up. `generation`: whose events the loop reads; None = all."""
         return self.polling.next(self._hears(generation), due_in)
 
-    def hears_at_once(self, generation: int) -> bool:
-        """Whether every commit of an event of this generation notifies this worker, even one of its own handlers."""
+    def hears_at_once(self, generation: int | None) -> bool:
+        """Whether each commit of an event of this generation (None = of all) notifies this worker, even its own commits."""
         return self._settings.notify == "commit" and self._hears(generation)
 
     def _hears(self, generation: int | None) -> bool:
