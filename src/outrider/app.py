@@ -280,9 +280,9 @@ class Outrider(Declarations, Operations):
     def _relay_loops(self, relays: Sequence[Relay], worker: str, wakeups: Wakeups | None = None) -> list[RelayLoop]:
         from outrider.relay.relay_loop import RelayLoop
 
-        dsn, schema, told = self._site().dsn, self.settings.schema, self.signals
+        dsn, schema, signals = self._site().dsn, self.settings.schema, self.signals
         return [
-            RelayLoop(each, dsn=dsn, schema=schema, signals=told, worker=worker, wakeups=wakeups) for each in relays
+            RelayLoop(each, dsn=dsn, schema=schema, signals=signals, worker=worker, wakeups=wakeups) for each in relays
         ]
 
     def _inbox_loops(self, inboxes: Sequence[Inbox]) -> list[InboxLoop]:

@@ -131,7 +131,7 @@ cli = Commands(
     "\\[tool.outrider] in pyproject.toml.\n\n"
     "Exit codes: 0 done; 1 refused or failed, with one sentence on stderr; 2 the command line is wrong; "
     "130 ended by Ctrl-C. Commands with other exit codes name them in their help.\n\n"
-    "Pages that are named like docs/roles.md are part of the source distribution.",
+    "Pages such as docs/roles.md are in the source distribution.",
 )
 
 

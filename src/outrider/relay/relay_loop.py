@@ -49,7 +49,7 @@ class RelayLoop(Loop):
         self._take_at = float("-inf")
         """When to take again, if nothing wakes it. Times are by time.monotonic."""
         self._nothing_due = False
-        """The last idle take said that no replayed or rejected event waits for its time."""
+        """No replayed or rejected event waits for its time: the last idle take said so."""
         self._checked = float("-inf")
         self._known: dict[str, str] = {}
         """The positions of the streams at the last check."""
@@ -89,7 +89,7 @@ class RelayLoop(Loop):
         return wait if sent.due_in is None else max(0.001, min(wait, sent.due_in))
 
     def _goes_on(self, sent: Sent) -> bool:
-        """False after a take that has read everything, if nothing is due later and the next event is sure to notify."""
+        """Whether to take again at once. Not if everything was read, nothing is due and the next event is sure to notify."""
         if sent.outcome == "done":
             heard = self._wakeups is not None and self._wakeups.hears_at_once(None)
             return sent.again and not (heard and self._nothing_due)

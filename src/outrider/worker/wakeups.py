@@ -119,7 +119,7 @@ class Wakeups:
         return self.polling.next(self._hears(generation), due_in)
 
     def hears_at_once(self, generation: int | None) -> bool:
-        """Whether each commit of an event of this generation (None = of all) notifies this worker, even its own commits."""
+        """Whether each event of this generation (None = of all) notifies this worker at COMMIT, even one of its own."""
         return self._settings.notify == "commit" and self._hears(generation)
 
     def _hears(self, generation: int | None) -> bool:

@@ -95,7 +95,7 @@ def dev(
             tell("postgres", server.describe(EMBEDDED_DATABASE))
             tell("postgres", f"in other terminals: export OUTRIDER_DSN={shlex.quote(dsn)}")
             if os.environ.get("OUTRIDER_DSN") not in (None, dsn):
-                tell("postgres", "the database of OUTRIDER_DSN is not used here: --dsn names one")
+                tell("postgres", "OUTRIDER_DSN does not count here: to use its database, pass --dsn")
             location = replace(location, embedded=True)
         else:
             dsn = settings.dsn or ""
