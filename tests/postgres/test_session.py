@@ -259,6 +259,15 @@ async def test_the_wait_for_an_answer_has_an_end_by_default(monkeypatch: pytest.
     assert "did not answer within 2 s" in await failure("async", f"host=127.0.0.1 port={silent_port} user=shop")
 
 
+async def test_a_users_job_may_copy_for_long(server: str) -> None:
+    """The time limit for an answer also ends a COPY whose table somebody has locked."""
+    with connection.connect_sync(server) as ours, connection.transaction_sync(server) as users:
+        assert "tcp_user_timeout" in ours.info.get_parameters()
+        assert "tcp_user_timeout" not in users.info.get_parameters()
+    async with connection.transaction(server) as users_async:
+        assert "tcp_user_timeout" not in users_async.info.get_parameters()
+
+
 @KINDS
 async def test_too_old_a_server(kind: str, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.postgres.dsn.OLDEST", 99)
